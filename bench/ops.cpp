@@ -1,0 +1,235 @@
+// What single operators cost: (a) small ones, alone and as a chain with gradients; (b) those bound by memory, against a
+// measured copy; (c) products, against bare oneDNN. libtorch, where installed, does the same in the same run.
+#include <fmt/core.h>
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+
+#include <array>
+#include <functional>
+
+#include "base/isa.h"
+#include "bench/support/copy.h"
+#include "bench/support/figure.h"
+#include "bench/support/measure.h"
+#include "bench/support/peer.h"
+#include "bench/support/run.h"
+#include "tutti/tutti.h"
+
+using namespace bench;
+using tutti::Tensor;
+
+namespace {
+
+// Uniform between -2 and 2. Not by the library: a benchmark of one operator should not need another.
+Tensor uniform(const tutti::Shape& sizes) {
+  static uint64_t state = 1;
+  Tensor x = tutti::empty(sizes);
+  float* data = x.data<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    data[i] = static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-30f;
+  }
+  return x;
+}
+
+void use_threads(int threads) {
+  tutti::context().threads = threads;
+  omp_set_num_threads(threads);
+  set_libtorch_threads(threads);
+}
+
+// ---- (a) Small operators
+
+void report_small(const Options& options, const std::string& name, Contender ours, Contender peer, double nodes,
+                  Want want) {
+  if (!options.wants(name)) return;
+  use_threads(1);
+  auto t = measure({std::move(ours), std::move(peer)}, Time::processor, options);
+  double scale = 1e6 / nodes;
+  report({.name = name,
+          .value = t[0].median * scale,
+          .unit = "us",
+          .peer = "libtorch",
+          .peer_value = t[1].median * scale,
+          .want = want,
+          .extra = {{"best", t[0].best * scale}, {"spread", t[0].spread}, {"others", t[0].others}}});
+}
+
+template <class F>
+Contender chain(int64_t elements, int64_t nodes, F step) {
+  Tensor x = uniform({elements}), one = tutti::ones({elements});
+  x.requires_grad_();
+  return contender("tutti", [=] {
+    Tensor h = x;
+    for (int64_t i = 0; i < nodes; ++i) h = step(h, one);
+    h.backward(one);
+    x.zero_grad();
+  });
+}
+
+void small_operators(const Options& options) {
+  constexpr int64_t elements = 4, nodes = 1000;
+  Tensor x = uniform({elements}), y = uniform({elements}), leaf = uniform({elements});
+  leaf.requires_grad_();
+  Want operator_want{Want::value_at_most, 0.15}, chain_want{Want::value_at_most, 0.4};
+
+  report_small(options, "add4", contender("tutti", [=] { tutti::add(x, y); }), libtorch("add", {elements}), 1,
+               operator_want);
+  report_small(options, "add4_recorded", contender("tutti", [=] { tutti::add(leaf, y); }),
+               libtorch("add_recorded", {elements}), 1, {});
+  report_small(options, "chain1000",
+               chain(elements, nodes, [](const Tensor& h, const Tensor& c) { return tutti::add(h, c); }),
+               libtorch("chain_add", {elements, nodes}), nodes, chain_want);
+  report_small(options, "chain1000_mul",
+               chain(elements, nodes, [](const Tensor& h, const Tensor& c) { return tutti::mul(h, c); }),
+               libtorch("chain_mul", {elements, nodes}), nodes, chain_want);
+  report_small(options, "chain1000_tanh",
+               chain(elements, nodes, [](const Tensor& h, const Tensor&) { return tutti::tanh(h); }),
+               libtorch("chain_tanh", {elements, nodes}), nodes, chain_want);
+}
+
+// ---- (b) Operators bound by memory
+
+struct Streaming {
+  const char* name;
+  std::function<Tensor(const Tensor& x, const Tensor& y)> run;
+  int streams;  // of the tensor's size, read or written
+  Want of_copy = {}, of_libtorch = {};
+};
+
+void report_streaming(const Options& options, const Streaming& work, int exponent, int threads) {
+  std::string name = fmt::format("{}_2p{}_t{}", work.name, exponent, threads);
+  if (!options.wants(name)) return;
+  use_threads(threads);
+  int64_t count = int64_t{1} << exponent, columns = 1024, bytes = count * 4;
+  Tensor x = uniform({count / columns, columns}), y = uniform({count / columns, columns});
+  auto t = measure({contender("tutti", [&] { work.run(x, y); }), copy_contender(bytes, threads),
+                    libtorch(work.name, {count / columns, columns})},
+                   time_for(threads), options);
+  auto rate = [&](double streams, double seconds) { return streams * static_cast<double>(bytes) / seconds * 1e-9; };
+  double value = rate(work.streams, t[0].median), copy = rate(2, t[1].median), peer = rate(work.streams, t[2].median);
+  Figure f{.name = name, .value = value, .unit = "GB/s"};
+  if (work.of_libtorch.kind == Want::nothing) {
+    f.peer = "copy", f.peer_value = copy, f.want = work.of_copy;
+    f.extra = {{"libtorch", peer}, {"of_libtorch", value / peer}};
+  } else {
+    f.peer = "libtorch", f.peer_value = peer, f.want = work.of_libtorch;
+    f.extra = {{"copy", copy}, {"of_copy", value / copy}};
+  }
+  f.extra.insert(f.extra.end(),
+                 {{"best", rate(work.streams, t[0].best)}, {"spread", t[0].spread}, {"others", t[0].others}});
+  report(f);
+}
+
+void streaming_operators(const Options& options, int threads) {
+  Want most_of_copy{Want::ratio_at_least, 0.85}, three_times{Want::ratio_at_least, 3};
+  const Streaming all[] = {
+      {"add", [](const Tensor& x, const Tensor& y) { return tutti::add(x, y); }, 3, most_of_copy},
+      {"relu", [](const Tensor& x, const Tensor&) { return tutti::relu(x); }, 2, most_of_copy},
+      {"tanh", [](const Tensor& x, const Tensor&) { return tutti::tanh(x); }, 2, {}, three_times},
+      {"gelu", [](const Tensor& x, const Tensor&) { return tutti::gelu(x); }, 2, {}, three_times},
+      {"sum", [](const Tensor& x, const Tensor&) { return tutti::sum(x); }, 1},
+      {"softmax", [](const Tensor& x, const Tensor&) { return tutti::softmax(x, -1); }, 2},
+  };
+  for (int exponent : {20, 24})
+    for (auto& work : all) report_streaming(options, work, exponent, threads);
+}
+
+// Layer normalisation written out: how often it goes through memory is the library's affair, so it is timed as a whole.
+void layer_norm_chain(const Options& options, int threads) {
+  for (int exponent : {20, 24}) {
+    std::string name = fmt::format("layer_norm_chain_2p{}_t{}", exponent, threads);
+    if (!options.wants(name)) continue;
+    use_threads(threads);
+    int64_t columns = 1024, rows = (int64_t{1} << exponent) / columns;
+    Tensor x = uniform({rows, columns}), w = uniform({columns}), b = uniform({columns});
+    auto ours = [&] { (x - tutti::mean(x, -1, true)) * tutti::rsqrt(tutti::var(x, -1, true, 0) + 1e-5) * w + b; };
+    auto t = measure({contender("tutti", ours), libtorch("layer_norm", {rows, columns})}, time_for(threads), options);
+    report({.name = name,
+            .value = t[0].median * 1e6,
+            .unit = "us",
+            .peer = "libtorch",
+            .peer_value = t[1].median * 1e6,
+            .extra = {{"best", t[0].best * 1e6}, {"spread", t[0].spread}, {"others", t[0].others}}});
+  }
+}
+
+// ---- (c) Products
+
+enum class Part { forward, grad_a, grad_b };
+
+// What bare oneDNN does for one of the three products of a layer: a[m, k] · b[k, n] = g[m, n].
+Contender bare_product(Part part, int64_t m, int64_t k, int64_t n, int threads) {
+  bool grad_a = part == Part::grad_a, grad_b = part == Part::grad_b;
+  int64_t rows = grad_b ? k : m, columns = grad_a ? k : n, depth = grad_a ? n : grad_b ? m : k;
+  Tensor left = uniform({rows * depth}), right = uniform({depth * columns}), out = uniform({rows * columns});
+  return {"onednn", [=](int64_t iterations) {
+            omp_set_num_threads(threads);
+            for (; iterations > 0; --iterations)
+              dnnl_sgemm(grad_b ? 'T' : 'N', grad_a ? 'T' : 'N', rows, columns, depth, 1.0f, left.data<float>(),
+                         grad_b ? rows : depth, right.data<float>(), grad_a ? depth : columns, 0.0f, out.data<float>(),
+                         columns);
+          }};
+}
+
+void report_product(const Options& options, Part part, std::array<int64_t, 3> shape, int threads) {
+  auto [m, k, n] = shape;
+  const char* suffix = part == Part::forward ? "" : part == Part::grad_a ? "_grad_a" : "_grad_b";
+  std::string name = fmt::format("mm_{}x{}x{}{}_t{}", m, k, n, suffix, threads);
+  if (!options.wants(name)) return;
+  use_threads(threads);
+  Tensor a = uniform({m, k}), b = uniform({k, n}), g = uniform({m, n});
+  Contender ours = part == Part::forward  ? contender("tutti", [=] { tutti::mm(a, b); })
+                   : part == Part::grad_a ? contender("tutti", [=] { tutti::mm(g, b.t()); })
+                                          : contender("tutti", [=] { tutti::mm(a.t(), g); });
+  auto t = measure({ours, bare_product(part, m, k, n, threads), libtorch(fmt::format("mm{}", suffix), {m, k, n})},
+                   time_for(threads), options);
+  double gflop = 2e-9 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n);
+  report({.name = name,
+          .value = t[0].median * 1e6,
+          .unit = "us",
+          .peer = "onednn",
+          .peer_value = t[1].median * 1e6,
+          .want = {Want::ratio_at_most, 1.05},
+          .extra = {{"gflops", gflop / t[0].median},
+                    {"libtorch", t[2].median * 1e6},
+                    {"of_libtorch", t[0].median / t[2].median},
+                    {"best", t[0].best * 1e6},
+                    {"best_onednn", t[1].best * 1e6},
+                    {"spread", t[0].spread},
+                    {"others", t[0].others}}});
+}
+
+void products(const Options& options, int threads) {
+  constexpr std::array<int64_t, 3> shapes[] = {{64, 1024, 1024}, {512, 512, 512}, {1024, 1024, 1024},
+                                               {128, 768, 3072}, {256, 256, 256}, {8, 64, 64}};
+  for (auto& shape : shapes)
+    for (Part part : {Part::forward, Part::grad_a, Part::grad_b}) report_product(options, part, shape, threads);
+}
+
+std::string details() {
+  const char* isa[] = {"base", "v3", "v4"};
+  const dnnl_version_t* v = dnnl_version();
+  return fmt::format("isa={} onednn={}.{}.{} libtorch={}", isa[static_cast<int>(tutti::best_isa())], v->major, v->minor,
+                     v->patch, libtorch_version());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options = start(argc, argv, "the cost of single operators, beside libtorch, a copy and bare oneDNN");
+  std::vector<int> threads = options.threads ? std::vector{options.threads} : std::vector{1, 2};
+  if (!options.threads && cores() < 2) threads.pop_back();
+  print_header("ops", threads, details(),
+               "us an operator of 4 floats, us a node of a 1000-node chain forward+backward (1 thread); GB/s of "
+               "operators on 2^20 "
+               "and 2^24 floats; us a matrix product m x k x n and its two gradients; processor time with 1 thread, "
+               "wall time with more");
+  small_operators(options);
+  for (int t : threads) {
+    streaming_operators(options, t);
+    layer_norm_chain(options, t);
+  }
+  for (int t : threads) products(options, t);
+  report_summary();
+}

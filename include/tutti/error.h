@@ -1,0 +1,51 @@
+// The errors users can meet. Each is a type of its own, so that a program can catch just what it can handle, and each
+// carries the operation and the rank that met it beside the text.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace tutti {
+
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message, std::string operation = {});
+  /// The operator, collective or function that failed; empty where there is none to name.
+  const std::string& operation() const { return operation_; }
+  /// The rank that met the error, or -1 outside of a world.
+  int rank() const { return rank_; }
+
+ private:
+  std::string operation_;
+  int rank_;
+};
+
+struct ShapeError : Error {
+  using Error::Error;
+};
+struct DTypeError : Error {
+  using Error::Error;
+};
+struct DeviceError : Error {
+  using Error::Error;
+};
+struct IndexError : Error {
+  using Error::Error;
+};
+struct ValueError : Error {
+  using Error::Error;
+};
+/// Misuse of autograd: no graph, freed graph, in-place on a leaf, ...
+struct GradError : Error {
+  using Error::Error;
+};
+/// A tensor that backward needs was changed in place after it was saved.
+struct VersionError : GradError {
+  using GradError::GradError;
+};
+/// An invariant of the library itself does not hold: a defect to report.
+struct InternalError : Error {
+  using Error::Error;
+};
+
+}  // namespace tutti

@@ -1,0 +1,156 @@
+// erf, erfc and erfinv.
+#pragma once
+
+#include "tutti/pointwise/prim_log.h"
+
+namespace tutti::pointwise {
+inline namespace TUTTI_ISA {
+namespace detail {
+
+// Below this, erf(x) = x + x p(x^2); above, from 1 - erf(x).
+template <class T>
+inline constexpr T erf_split = T(0.75);
+
+// erf(x) / x - 1 for |x| <= 0.75, as a polynomial in z = x^2.
+template <class T, int N>
+TUTTI_HD Vec<T, N> erf_slope(Vec<T, N> z) {
+  if constexpr (Real<T>::is_float) {
+    return polynomial(z, 0x1.06eba8p-3, -0x1.81273cp-2, 0x1.ce2b54p-4, -0x1.b7b2a4p-6, 0x1.4f79cep-8, -0x1.6384ap-11);
+  } else {
+    return polynomial(z, 0x1.06eba8214db69p-3, -0x1.812746b037ap-2, 0x1.ce2f21a0437e7p-4, -0x1.b82ce312abf0fp-6,
+                      0x1.565bcd103fe3bp-8, -0x1.c02db379ebc88p-11, 0x1.f9a2f425b5c01p-14, -0x1.f4cacef7e21ccp-17,
+                      0x1.b946a8baf3a17p-20, -0x1.57b0f7052f9e9p-23, 0x1.91aea81d11425p-27);
+  }
+}
+
+// erfc(a) for a >= 0.75.
+//
+// e^(a^2) erfc(a) (a + 3/8) varies by only 6% from 0.75 to infinity, and is smooth in t = 1 / (a + 2.5): one polynomial
+// about the middle of the t interval covers everything up to where erfc underflows. Being nearly constant it does not
+// magnify errors of t. a^2, the quotient and the polynomial are pairs, so that the result has little more than its
+// final rounding.
+template <class T, int N>
+TUTTI_HD Vec<T, N> erfc_large(Vec<T, N> a) {
+  using V = Vec<T, N>;
+  using P = Pair<V>;
+  a = lesser(V(pick<T>(10.5, 28)), a);
+  V u = 1 / (a + T(2.5)) - T(pick<T>(0.1875, 0.171875));
+  V g;
+  if constexpr (Real<T>::is_float) {
+    g = polynomial(u, 0x1.e705f8p-4, -0x1.9d1f44p+0, -0x1.43f36ap+3, -0x1.ffbc64p+4, -0x1.a8ce74p+5, -0x1.469becp+1,
+                   0x1.4e20e2p+7, 0x1.061a12p+7, -0x1.fcfb2p+8);
+  } else {
+    g = polynomial(u, 0x1.4c9300093ec7ep-3, -0x1.2f1e0c2ff6203p+0, -0x1.081df31ce776ap+3, -0x1.bdd953a6a0d49p+4,
+                   -0x1.a023b344f87a8p+5, -0x1.3ec7e65cec74p+4, 0x1.1f881293fbc5dp+7, 0x1.c24ba25eac2e2p+7,
+                   -0x1.a699f8e464478p+8, -0x1.22a79c5e0cc4ep+10, 0x1.c606f1ce3e577p+10, 0x1.5ffa7f72fb99dp+12,
+                   -0x1.630f3c3f87d39p+13, -0x1.8b4edec3247dp+14, 0x1.46d1e2dc6bf0fp+16, 0x1.411ef51a830e4p+16,
+                   -0x1.26abc792383c6p+19, 0x1.d47660d7578ccp+14, 0x1.bf3bbf00aa658p+21, -0x1.c38e2e46c2cb4p+20,
+                   -0x1.a73f46badea8ep+23);
+  }
+  P f = fast_two_sum(V(pick<T>(0x1.35af86p-1, 0x1.348d2fcc4c578p-1)),
+                     fma(u, g, V(pick<T>(-0x1.9dce6cp-26, -0x1.bde29fa9056d9p-55))));
+  P square = two_product(a, a);
+  ExpParts<V> e = exp_parts(-square.hi, -square.lo);
+  P p = fast_two_sum(V(1), e.r);
+  p = fast_two_sum(p.hi, p.lo + e.tail);
+  P q = divide(multiply(p, f), fast_two_sum(a, V(0.375)));
+  return scale(q.hi + q.lo, e.k);
+}
+
+// 1 - erfc(a) for a >= 0.75 where floats suffice: erfc(a) = e^p(a), and since it is at most 0.29 and falls fast, p
+// needs no more than ordinary accuracy. The error of the fit, relative to 1, is 2^-28.
+template <int N>
+TUTTI_HD Vec<float, N> erf_large_float(Vec<float, N> a) {
+  using V = Vec<float, N>;
+  a = lesser(V(4), a);
+  V p = polynomial(a, -0x1.ec67eep-16, -0x1.20de8p0, -0x1.4596dap-1, -0x1.ae724p-4, 0x1.75ac7ep-6, -0x1.a2ac1p-9,
+                   0x1.bc4f86p-13);
+  V shifted = fma(p, V(1.4426950408889634), V(Real<float>::magic));
+  V r = fma(shifted - Real<float>::magic, V(-0.6931471805599453), p);
+  V e = 1 + fma(r * r, exp_tail(r), r);
+  // 2^k by adding k to the exponent: nothing here is near the ends of the range.
+  return 1 - as_float(as_uint(e) + (as_uint(shifted) << 23));
+}
+
+}  // namespace detail
+
+template <class T, int N>
+TUTTI_HD Vec<T, N> erf(Vec<T, N> x) {
+  using V = Vec<T, N>;
+  V a = abs(x);
+  V small = fma(a, detail::erf_slope(a * a), a);
+  V large;
+  if constexpr (detail::Real<T>::is_float) {
+    large = detail::erf_large_float(a);
+  } else {
+    large = 1 - detail::erfc_large(a);
+  }
+  // This way round, NaN takes the side that keeps it.
+  return copysign(select(a >= detail::erf_split<T>, large, small), x);
+}
+
+template <class T, int N>
+TUTTI_HD Vec<T, N> erfc(Vec<T, N> x) {
+  using V = Vec<T, N>;
+  V a = abs(x);
+  detail::Pair<V> lead = detail::fast_two_sum(V(1), -x);
+  V small = lead.hi + fma(-x, detail::erf_slope(x * x), lead.lo);
+  V large = detail::erfc_large(a);
+  return select(a < detail::erf_split<T>, small, select(x < 0, 2 - large, large));
+}
+
+// With a = |x|: up to 0.99, x p(w) with w = -log(1 - x^2); beyond, s q(1/s) with s = sqrt(-log(1 - a)), both smooth
+// functions of their arguments. One logarithm serves both.
+template <class T, int N>
+TUTTI_HD Vec<T, N> erfinv(Vec<T, N> x) {
+  using V = Vec<T, N>;
+  using R = detail::Real<T>;
+  using P = detail::Pair<V>;
+  using detail::pick;
+  using detail::polynomial;
+  V a = abs(x);
+  auto tail = a > T(0.99);
+  P square = detail::two_product(a, a);
+  P u = detail::fast_two_sum(V(1), -square.hi);
+  u = {select(tail, 1 - a, u.hi), select(tail, 0, u.lo - square.lo)};
+  V w = -detail::log_pair(u, V(0));
+  P s = detail::square_root(P{w, V(0)});
+  V inverse = 1 / s.hi;
+  P c = detail::two_sum(w, V(-2));
+  V t = inverse - T(pick<T>(0.34375, 0.3125));
+  V p, q;
+  if constexpr (R::is_float) {
+    p = 0x1.ff8666p-3 + fma(c.hi,
+                            polynomial(c.hi, -0x1.01f798p-9, -0x1.bb96bcp-10, 0x1.c4cfc2p-13, 0x1.fdc9b4p-18,
+                                       -0x1.4630a2p-18, 0x1.49d09cp-22, 0x1.18e7a8p-24, -0x1.5c8c42p-27),
+                            V(0x1.c79a26p-28));
+    q = polynomial(t, -0x1.a7580ep-2, -0x1.125a8ap-3, 0x1.9ff494p-2, -0x1.a83162p-2, 0x1.983996p-2, -0x1.eae1b6p-2);
+  } else {
+    p = 0x1.ff8666bb1460ep-3 +
+        fma(c.hi,
+            polynomial(c.hi, -0x1.01f7f04aa4672p-9, -0x1.bb9627a1f0e39p-10, 0x1.c4dab7c61c338p-13,
+                       0x1.fcca0b2bafcabp-18, -0x1.471ec4e160479p-18, 0x1.5450991f0a74ap-22, 0x1.289ea5c5422b8p-24,
+                       -0x1.bb1adf6cd00bep-27, -0x1.19d8d1f6ab5dep-32, 0x1.432c23addfb91p-32, -0x1.7579e848e37e9p-36,
+                       -0x1.30e6103ae3edcp-38, 0x1.db05ae3ad105ep-41, 0x1.3dd35e19fbcc5p-46, -0x1.5d1a462ea5c44p-46,
+                       0x1.5e9cb8706c58cp-50, 0x1.2bcfffff1f62ep-52, -0x1.370c50ae540aap-55),
+            V(-0x1.193b6f0719b26p-57));
+    q = polynomial(t, -0x1.9d7f6e20ffa6cp-2, -0x1.6595f5aa20e87p-3, 0x1.d92269645bb3ap-2, -0x1.ed3073b7d5477p-2,
+                   0x1.006b80bc0912ep-1, -0x1.9121c0e383fc9p-1, 0x1.8d718f73829dep+0, -0x1.9db38605195bbp+1,
+                   0x1.bc635337858b2p+2, -0x1.f0865ab474052p+3, 0x1.2020e95d206a2p+5, -0x1.5855b8189e957p+6,
+                   0x1.a096dd05062bcp+7, -0x1.0953eb0b2eaffp+9, 0x1.82365e63fc528p+10, -0x1.d107942b9cc58p+11,
+                   0x1.8ffcb5dfa3ad2p+11, -0x1.d5a8bf31bbb73p+13, 0x1.4e02db6b4125bp+17, -0x1.8ab16a64fbff2p+18);
+  }
+  // The two leading coefficients of p are pairs, because |c| goes up to 2.
+  // (factor.hi + factor.lo) (lead + rest), the leading product exact.
+  V lead = select(tail, pick<T>(0x1.cd1f3ap-1, 0x1.d3a9c68a02bd5p-1), pick<T>(0x1.60912ep+0, 0x1.60912d150286bp+0));
+  V rest = select(tail, fma(t, q, V(pick<T>(-0x1.aa704p-27, -0x1.6b8bb21a9dfffp-57))),
+                  fma(c.hi, p, fma(c.lo, p, V(pick<T>(-0x1.dd1a82p-25, 0x1.5caa230e099ap-54)))));
+  V factor = select(tail, s.hi, a), factor_lo = select(tail, s.lo, 0);
+  P product = detail::two_product(factor, lead);
+  V y = product.hi + fma(factor, rest, fma(factor_lo, lead + rest, product.lo));
+  y = select(a < 1, y, select(a == 1, R::infinity, R::nan));
+  return copysign(y, x);
+}
+
+}  // namespace TUTTI_ISA
+}  // namespace tutti::pointwise

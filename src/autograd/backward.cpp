@@ -1,0 +1,116 @@
+// backward() and grad(): the two ways users start a GraphTask; and the default gradient sink.
+#include "autograd/engine.h"
+#include "autograd/meta.h"
+#include "base/check.h"
+#include "tutti/autograd.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+// Adds to .grad. The layout contract: the gradient of a dense leaf has the leaf's own strides.
+class LeafSink final : public GradientSink {
+ public:
+  void accumulate(const Tensor& leaf, Tensor gradient) override {
+    std::lock_guard lock(autograd_mutex(impl(leaf)));
+    Tensor& grad = autograd_meta(leaf).grad;
+    bool recording = grad_enabled();
+    if (!grad.defined()) {
+      grad = own(leaf, std::move(gradient), recording);
+    } else if (recording || grad.is_sparse()) {
+      grad = grad + gradient;
+    } else {
+      grad.add_(gradient);
+    }
+  }
+  Tensor gradient(const Tensor& leaf) override { return leaf.grad(); }
+  void set_gradient(const Tensor& leaf, Tensor gradient) override { leaf.set_grad(gradient); }
+
+ private:
+  // The gradient as it is if nobody else can see or change it, else a copy.
+  static Tensor own(const Tensor& leaf, Tensor gradient, bool recording) {
+    if (recording) return gradient;
+    const TensorImpl* g = impl(gradient);
+    if (g->sparse) {
+      const TensorImpl* values = impl(g->sparse->values);
+      return g->references == 1 && values->references == 1 && values->storage->references == 1 ? gradient : clone(gradient);
+    }
+    bool dense_leaf = is_dense(leaf.sizes(), leaf.strides());
+    bool fits = dense_leaf ? g->strides == leaf.strides() || (g->contiguous && leaf.is_contiguous()) : g->contiguous;
+    if (fits && g->references == 1 && g->storage->references == 1 && !requires_grad(g)) return gradient;
+    Tensor copy = dense_leaf ? make_tensor(leaf.sizes(), leaf.strides(), gradient.dtype(), gradient.device())
+                             : make_tensor(leaf.sizes(), gradient.dtype(), gradient.device());
+    return copy.copy_(gradient.detach());
+  }
+};
+
+Tensor root_gradient(const Tensor& output, const Tensor& given, const char* operation) {
+  check<GradError>(output.defined() && output.requires_grad(), operation,
+                   "{} does not require a gradient: nothing it was made from had requires_grad_(), or it was made inside "
+                   "NoGrad or from detached tensors",
+                   output);
+  if (!given.defined()) {
+    check<GradError>(output.numel() == 1, operation,
+                     "{} is not a scalar: reduce it (sum, mean) or pass the gradient to start from", output);
+    return ones_like(output).detach();
+  }
+  check<ShapeError>(given.sizes() == output.sizes(), operation, "the gradient {} does not fit the output {}", given,
+                    output);
+  return given.dtype() == output.dtype() ? given : cast(given, output.dtype());
+}
+
+void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gradients, const char* operation) {
+  check<GradError>(gradients.empty() || gradients.size() == outputs.size(), operation, "{} gradients were given for {} outputs",
+                   gradients.size(), outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i)
+    task.add_root(gradient_edge(outputs[i]), root_gradient(outputs[i], gradients.empty() ? Tensor() : gradients[i], operation));
+}
+
+}  // namespace
+
+GradientSink& gradient_sink() {
+  static auto& leaf_sink = *new LeafSink;
+  return context().sink ? *context().sink : leaf_sink;
+}
+
+void backward(const TensorList& outputs, const TensorList& gradients, BackwardOptions options) {
+  GraphTask task({.keep_graph = options.retain_graph || options.create_graph, .create_graph = options.create_graph});
+  add_roots(task, outputs, gradients, "backward");
+  task.run();
+}
+
+TensorList grad(const TensorList& outputs, const TensorList& inputs, const GradOptions& options, const TensorList& gradients) {
+  GraphTask task({.keep_graph = options.retain_graph || options.create_graph, .create_graph = options.create_graph});
+  add_roots(task, outputs, gradients, "grad");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check<GradError>(inputs[i].defined() && inputs[i].requires_grad(), "grad", "input {} ({}) does not require a gradient", i,
+                     inputs[i]);
+    task.capture(gradient_edge(inputs[i]));
+  }
+  task.run();
+  TensorList result;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    result.push_back(task.captured(i));
+    check<GradError>(result.back().defined() || options.allow_unused, "grad",
+                     "input {} ({}) was not used to compute the outputs; allow_unused gives an undefined gradient instead", i,
+                     inputs[i]);
+  }
+  return result;
+}
+
+TensorList backward_until(const TensorList& roots, const TensorList& gradients, const TensorList& inputs, bool create_graph) {
+  GraphTask task({.keep_graph = create_graph, .create_graph = create_graph, .captures_only = false});
+  add_roots(task, roots, gradients, "checkpoint");
+  for (auto& x : inputs) task.capture(x.defined() ? gradient_edge(x) : Edge());
+  task.run();
+  TensorList result;
+  for (size_t i = 0; i < inputs.size(); ++i) result.push_back(task.captured(i));
+  return result;
+}
+
+void Tensor::backward() const { tutti::backward({*this}); }
+void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  tutti::backward({*this}, {gradient}, {.retain_graph = retain_graph, .create_graph = create_graph});
+}
+
+}  // namespace tutti

@@ -1,0 +1,297 @@
+#include "autograd/engine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/meta.h"
+#include "base/check.h"
+#include "base/workers.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+int device_key(Device d) { return static_cast<int>(d.kind) << 16 | d.index; }
+
+size_t hash_node(const Node* node) {
+  auto h = reinterpret_cast<uintptr_t>(node) >> 6;
+  return h * 0x9E3779B97F4A7C15ull >> 20;
+}
+
+constexpr int kMaxDepth = 40;
+thread_local int depth = 0;  // backward passes that this thread is inside of
+
+struct DepthGuard {
+  DepthGuard() { ++depth; }
+  ~DepthGuard() { --depth; }
+};
+
+// Gradients of one output that came along several edges add up; the buffer may be reused if nobody else has it.
+void add_gradient(Tensor& sum, Tensor gradient, bool create_graph) {
+  if (!sum.defined()) {
+    sum = std::move(gradient);
+    return;
+  }
+  bool mine = !create_graph && !sum.is_sparse() && !gradient.is_sparse() &&
+              impl(sum)->references.load(std::memory_order_relaxed) == 1 &&
+              impl(sum)->storage->references.load(std::memory_order_relaxed) == 1 && sum.dtype() == gradient.dtype() &&
+              !overlaps_itself(sum.sizes(), sum.strides());
+  if (mine)
+    sum.add_(gradient);
+  else
+    sum = sum + gradient;
+}
+
+void check_finite(const Node& node, const GradientBuffer& gradients) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& g = gradients[i];
+    if (!g.defined() || g.is_sparse() || g.device().is_meta()) continue;
+    if (isnan(g).any().item<bool>())
+      fail<GradError>("backward", "'{}' gave NaN as the gradient of its input {}. Its forward was called at:\n{}", node.name(), i,
+                      node.origin ? *node.origin : "  (made outside of anomaly mode)\n");
+  }
+}
+
+}  // namespace
+
+void GraphTask::add_root(const Edge& edge, Tensor gradient) {
+  if (edge.node) roots_.emplace_back(edge, std::move(gradient));
+}
+void GraphTask::capture(const Edge& edge) { captures_.push_back({edge.node, edge.output, {}}); }
+void GraphTask::expect(const Ref<Node>& node) { expected_.push_back(node); }
+
+uint32_t GraphTask::find(const Node* node) const {
+  size_t mask = table_.size() - 1;
+  for (size_t i = hash_node(node) & mask; table_[i]; i = (i + 1) & mask)
+    if (pending_[table_[i] - 1].node.get() == node) return table_[i] - 1;
+  return UINT32_MAX;
+}
+
+void GraphTask::grow_table() {
+  table_.assign(std::max<size_t>(64, table_.size() * 2), 0);
+  size_t mask = table_.size() - 1;
+  for (uint32_t k = 0; k < pending_.size(); ++k) {
+    size_t i = hash_node(pending_[k].node.get()) & mask;
+    while (table_[i]) i = (i + 1) & mask;
+    table_[i] = k + 1;
+  }
+}
+
+uint32_t GraphTask::find_or_add(Node* node) {
+  if ((pending_.size() + 1) * 2 > table_.size()) grow_table();
+  size_t mask = table_.size() - 1;
+  size_t i = hash_node(node) & mask;
+  for (; table_[i]; i = (i + 1) & mask)
+    if (pending_[table_[i] - 1].node.get() == node) return table_[i] - 1;
+  pending_.emplace_back().node = Ref<Node>(node);
+  table_[i] = static_cast<uint32_t>(pending_.size());
+  return static_cast<uint32_t>(pending_.size() - 1);
+}
+
+// Visits all nodes that the roots can reach and counts the edges into each.
+void GraphTask::prepare() {
+  grow_table();
+  for (auto& [edge, gradient] : roots_) ++pending_[find_or_add(edge.node.get())].dependencies;
+  for (auto& node : expected_) ++pending_[find_or_add(node.get())].dependencies;
+  for (uint32_t k = 0; k < pending_.size(); ++k) {
+    Node* node = pending_[k].node.get();
+    for (auto& edge : node->edges)
+      if (edge.node) ++pending_[find_or_add(edge.node.get())].dependencies;
+  }
+  for (auto& c : captures_)
+    if (c.node) pending_[find_or_add(c.node.get())].captured = true;
+  if (!captures_.empty()) find_needed();
+  outstanding_ = 0;
+  for (auto& p : pending_) outstanding_ += p.dependencies > 0;
+}
+
+// Only nodes from which a captured place can be reached have to run. Edges lead to lower numbers, so going up the
+// numbers sees every node after those it leads to.
+void GraphTask::find_needed() {
+  if (!options_.captures_only) {
+    for (auto& p : pending_) p.needed = !p.captured;
+    return;
+  }
+  std::vector<uint32_t> order(pending_.size());
+  for (uint32_t k = 0; k < order.size(); ++k) order[k] = k;
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return pending_[a].node->sequence < pending_[b].node->sequence; });
+  for (uint32_t k : order) {
+    Pending& p = pending_[k];
+    p.needed = false;
+    for (auto& edge : p.node->edges) {
+      if (!edge.node) continue;
+      const Pending& next = pending_[find(edge.node.get())];
+      p.needed = p.needed || next.needed || next.captured;
+    }
+  }
+}
+
+void GraphTask::push(uint32_t index) {
+  Node* node = pending_[index].node.get();
+  Queue& queue = only_ ? *only_ : queues_[device_key(node->device)];
+  queue.heap.push_back({node->sequence, index});
+  std::push_heap(queue.heap.begin(), queue.heap.end());
+  if (threaded_) queue.wake.notify_one();
+}
+
+void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_t sequence, uint32_t edge) {
+  Pending& p = pending_[index];
+  if (gradient.defined()) {
+    p.any = true;
+    if (threaded_) {
+      p.arrivals.push_back({sequence, edge, output, std::move(gradient)});
+    } else {
+      if (p.gradients.empty()) p.gradients.resize(p.node->outputs);
+      add_gradient(p.gradients[output], std::move(gradient), options_.create_graph);
+    }
+  }
+  TUTTI_ASSERT(p.dependencies > 0);
+  if (--p.dependencies == 0) push(index);
+}
+
+// Adds up what several workers brought, in an order that does not depend on who came first.
+void GraphTask::settle(Pending& p) {
+  std::sort(p.arrivals.begin(), p.arrivals.end(), [](auto& a, auto& b) {
+    return a.sequence != b.sequence ? a.sequence > b.sequence : a.edge < b.edge;
+  });
+  p.gradients.resize(p.node->outputs);
+  for (auto& a : p.arrivals) add_gradient(p.gradients[a.output], std::move(a.gradient), options_.create_graph);
+  p.arrivals.clear();
+}
+
+void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
+  Pending& p = pending_[index];
+  Ref<Node> node = p.node;
+  bool any = p.any, needed = p.needed, captured = p.captured;
+  if (lock) lock->unlock();
+  if (threaded_ && any) settle(p);
+  GradientBuffer outputs = std::move(p.gradients);
+  GradientBuffer inputs(node->edges.size());
+  if (any) {
+    node->before(outputs);
+    if (node->has_hooks()) {
+      Gradients list(outputs.begin(), outputs.end());
+      node->hooks().before.each([&](auto& hook) { hook(list); });
+      for (size_t i = 0; i < outputs.size(); ++i) outputs[i] = list[i];
+    }
+    if (captured)
+      for (auto& c : captures_)
+        if (c.node == node) c.gradient = outputs[c.output];
+    if (needed) {
+      Gradients seen;
+      if (node->has_hooks()) seen.assign(outputs.begin(), outputs.end());
+      node->run(outputs, inputs);
+      if (node->has_hooks()) {
+        Gradients list(inputs.begin(), inputs.end());
+        node->hooks().after.each([&](auto& hook) { hook(list, seen); });
+        for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = list[i];
+      }
+      if (context().modes & kAnomalyMode) [[unlikely]]
+        check_finite(*node, inputs);
+      if (!options_.keep_graph) node->free_saved();
+    }
+  }
+  outputs.clear();
+  if (lock) lock->lock();
+  for (uint32_t i = 0; i < node->edges.size(); ++i) {
+    const Edge& edge = node->edges[i];
+    if (edge.node) arrive(find(edge.node.get()), edge.output, std::move(inputs[i]), node->sequence, i);
+  }
+  --outstanding_;
+}
+
+void GraphTask::run_here() {
+  while (!only_->heap.empty()) {
+    std::pop_heap(only_->heap.begin(), only_->heap.end());
+    Ready next = only_->heap.back();
+    only_->heap.pop_back();
+    evaluate(next.index, nullptr);
+  }
+}
+
+void GraphTask::work(Queue& queue) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    queue.wake.wait(lock, [&] { return error_ || outstanding_ == 0 || !queue.heap.empty(); });
+    if (error_ || outstanding_ == 0) break;
+    std::pop_heap(queue.heap.begin(), queue.heap.end());
+    Ready next = queue.heap.back();
+    queue.heap.pop_back();
+    try {
+      evaluate(next.index, &lock);
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      if (!error_) error_ = std::current_exception();
+    }
+    if (error_ || outstanding_ == 0)
+      for (auto& [key, other] : queues_) other.wake.notify_all();
+  }
+}
+
+void GraphTask::run_workers() {
+  std::vector<Workers::Job> jobs;
+  Context mine = context();
+  for (auto& [key, queue] : queues_) {
+    Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
+    jobs.push_back(Workers::instance().start(device, [this, mine, device, &queue = queue]() mutable {
+      mine.device = device;
+      if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
+      ContextGuard guard(mine);
+      work(queue);
+    }));
+  }
+  for (auto& job : jobs) job.wait();
+}
+
+void GraphTask::deliver(const Edge& edge, Tensor gradient) {
+  std::lock_guard lock(mutex_);
+  if (error_) return;
+  arrive(find(edge.node.get()), edge.output, std::move(gradient), UINT64_MAX, 0);
+}
+
+void GraphTask::cancel(std::exception_ptr error) {
+  std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+  for (auto& [key, queue] : queues_) queue.wake.notify_all();
+}
+
+void GraphTask::run() {
+  // Passes started from within hooks nest; beyond a depth the stack is somebody else's.
+  if (depth >= kMaxDepth) {
+    std::exception_ptr error;
+    Context mine = context();
+    Workers::instance()
+        .start(mine.device,
+               [&] {
+                 ContextGuard guard(mine);
+                 try {
+                   run();
+                 } catch (...) {
+                   error = std::current_exception();
+                 }
+               })
+        .wait();
+    if (error) std::rethrow_exception(error);
+    return;
+  }
+  DepthGuard nested;
+  ModeGuard mode(options_.create_graph ? uint32_t{kGradMode} : 0, options_.create_graph ? kInferenceMode : kGradMode);
+  {
+    std::unique_lock lock(mutex_);
+    prepare();
+    for (auto& p : pending_) queues_[device_key(p.node->device)];
+    threaded_ = queues_.size() > 1 || !expected_.empty();
+    if (!threaded_ && !queues_.empty()) only_ = &queues_.begin()->second;
+    for (auto& [edge, gradient] : roots_)
+      arrive(find(edge.node.get()), edge.output, std::move(gradient), UINT64_MAX, 0);
+  }
+  if (queues_.empty()) return;
+  if (threaded_)
+    run_workers();
+  else
+    run_here();
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace tutti

@@ -1,0 +1,218 @@
+// Custom functions and activation checkpointing.
+#include <cxxabi.h>
+
+#include <algorithm>
+
+#include "autograd/engine.h"
+#include "autograd/meta.h"
+#include "base/check.h"
+#include "tutti/autograd.h"
+#include "tutti/ops.h"
+#include "tutti/random.h"
+
+namespace tutti {
+namespace {
+
+std::string demangle(const char* name) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
+  return status == 0 ? text.get() : name;
+}
+
+class FunctionNode;
+
+}  // namespace
+
+struct FunctionAccess {
+  static TensorList& to_save(FunctionBase& f) { return f.to_save_; }
+  static TensorList& non_differentiable(FunctionBase& f) { return f.non_differentiable_; }
+  static std::vector<bool>& needs(FunctionBase& f) { return f.needs_; }
+  static bool accept_undefined(const FunctionBase& f) { return f.accept_undefined_; }
+  static void set_node(FunctionBase& f, const Node* node) { f.node_ = node; }
+  static const Node* node(const FunctionBase& f) { return f.node_; }
+};
+
+namespace {
+
+class FunctionNode final : public Node {
+ public:
+  struct Info {
+    Shape sizes;
+    DType dtype;
+    Device device;
+  };
+
+  FunctionNode(std::shared_ptr<FunctionBase> function, std::string name) : function_(std::move(function)), name_(std::move(name)) {
+    FunctionAccess::set_node(*function_, this);
+  }
+  ~FunctionNode() override { FunctionAccess::set_node(*function_, nullptr); }
+  std::string name() const override { return name_; }
+
+  void run(GradientBuffer& outputs, GradientBuffer& inputs) override {
+    check<GradError>(!freed_, "backward",
+                     "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice", name_);
+    TensorList gradients(outputs.begin(), outputs.end());
+    if (!FunctionAccess::accept_undefined(*function_))
+      for (size_t i = 0; i < gradients.size(); ++i)
+        if (!gradients[i].defined() && is_differentiable(infos_[i].dtype))
+          gradients[i] = zeros(infos_[i].sizes, {.dtype = infos_[i].dtype, .device = infos_[i].device});
+    TensorList result = function_->run_backward(gradients);
+    check<GradError>(result.size() == edges.size(), "backward", "'{}' has {} tensor inputs, but its backward returned {} gradients",
+                     name_, edges.size(), result.size());
+    for (size_t i = 0; i < result.size(); ++i) {
+      if (!result[i].defined() || !edges[i].node) continue;
+      check<ShapeError>(result[i].sizes() == input_infos_[i].sizes || is_broadcast(input_infos_[i].sizes, result[i].sizes()), "backward",
+                        "'{}' returned a gradient of shape {} for its input {} of shape {}", name_, result[i].sizes(), i,
+                        input_infos_[i].sizes);
+      if (!(result[i].sizes() == input_infos_[i].sizes)) result[i] = sum_to(result[i], input_infos_[i].sizes);
+      if (result[i].dtype() != input_infos_[i].dtype) result[i] = cast(result[i], input_infos_[i].dtype);
+      inputs[i] = result[i];
+    }
+  }
+
+  void free_saved() override {
+    for (auto& s : saved_) s.reset();
+    freed_ = true;
+  }
+  Tensor saved(size_t i) const {
+    check<IndexError>(i < saved_.size(), "saved", "'{}' saved {} tensors; there is no number {}", name_, saved_.size(), i);
+    return saved_[i].unpack(*this);
+  }
+
+  std::vector<Info> infos_, input_infos_;
+  std::vector<SavedTensor> saved_;
+
+ private:
+  static bool is_broadcast(const Shape& from, const Shape& to) {
+    if (from.size() > to.size()) return false;
+    for (size_t d = 0; d < from.size(); ++d) {
+      int64_t a = from[from.size() - 1 - d], b = to[to.size() - 1 - d];
+      if (a != b && a != 1) return false;
+    }
+    return true;
+  }
+  std::shared_ptr<FunctionBase> function_;
+  std::string name_;
+  bool freed_ = false;
+};
+
+// The same values under a node of their own.
+struct Gate : Function<Gate> {
+  Tensor forward(const Tensor& x) { return x; }
+  TensorList backward(const TensorList& gradients) { return gradients; }
+};
+
+// Runs the function again in backward, with the random numbers and the modes it had, and differentiates that run.
+struct Checkpoint : Function<Checkpoint> {
+  std::function<TensorList(const TensorList&)> body;
+  Generator::State random;
+  uint32_t modes = 0;
+  size_t count = 0;
+
+  TensorList forward(std::function<TensorList(const TensorList&)> f, const TensorList& inputs, const Tensor&, uint32_t caller_modes) {
+    body = std::move(f);
+    random = generator().state();
+    modes = caller_modes;
+    count = inputs.size();
+    for (auto& x : inputs) save(x);
+    accept_undefined_gradients();
+    return body(inputs);
+  }
+  TensorList backward(const TensorList& gradients) {
+    bool recording = grad_enabled();
+    TensorList inputs;
+    for (size_t i = 0; i < count; ++i) {
+      Tensor x = saved(i);
+      // Gradients found here must stop at the inputs: they go on through this node.
+      if (needs_gradient(i)) x = recording ? Gate::apply(x) : x.detach().requires_grad_();
+      inputs.push_back(x);
+    }
+    Generator::State now = generator().state();
+    generator().set_state(random);
+    TensorList outputs;
+    {
+      ModeGuard mode(modes, ~modes);
+      outputs = body(inputs);
+    }
+    generator().set_state(now);
+    TensorList roots, root_gradients, stops(count);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (outputs[i].requires_grad() && gradients[i].defined()) {
+        roots.push_back(outputs[i]);
+        root_gradients.push_back(gradients[i]);
+      }
+    for (size_t i = 0; i < count; ++i)
+      if (needs_gradient(i)) stops[i] = inputs[i];
+    TensorList result = backward_until(roots, root_gradients, stops, recording);
+    result.resize(count + 1);
+    return result;
+  }
+};
+
+}  // namespace
+
+Tensor FunctionBase::saved(size_t i) const {
+  TUTTI_ASSERT(node_);
+  return static_cast<const FunctionNode*>(node_)->saved(i);
+}
+
+void detail::begin_function(FunctionBase& function, const TensorList& inputs) {
+  auto& needs = FunctionAccess::needs(function);
+  for (auto& x : inputs) needs.push_back(grad_enabled() && x.defined() && x.requires_grad());
+}
+
+TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const char* name, const TensorList& inputs, TensorList outputs) {
+  auto& needs = FunctionAccess::needs(*function);
+  TensorList saved = std::exchange(FunctionAccess::to_save(*function), {});
+  TensorList excluded = std::exchange(FunctionAccess::non_differentiable(*function), {});
+  if (std::find(needs.begin(), needs.end(), true) == needs.end()) return outputs;
+
+  auto node = make_node<FunctionNode>(function, demangle(name));
+  node->outputs = static_cast<uint32_t>(outputs.size());
+  node->device = outputs.empty() ? context().device : outputs[0].device();
+  node->edges.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    node->input_infos_.push_back(inputs[i].defined() ? FunctionNode::Info{inputs[i].sizes(), inputs[i].dtype(), inputs[i].device()}
+                                                     : FunctionNode::Info{});
+    if (needs[i]) node->edges[i] = gradient_edge(inputs[i]);
+  }
+  number_node(*node);
+  if (context().modes & kAnomalyMode) note_origin(*node);
+  TensorList originals = outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    Tensor& out = outputs[i];
+    node->infos_.push_back({out.sizes(), out.dtype(), out.device()});
+    bool differentiable = is_differentiable(out.dtype()) &&
+                          std::none_of(excluded.begin(), excluded.end(), [&](auto& t) { return t.is_same(originals[i]); });
+    // A fresh handle: forward may have returned an input as it is, whose own history must stay.
+    out = out.detach();
+    if (!differentiable) continue;
+    auto& meta = autograd_meta(out);
+    meta.node = Ref<Node>(node.get());
+    meta.output = static_cast<uint32_t>(i);
+  }
+  for (auto& t : saved) {
+    size_t which = static_cast<size_t>(std::find_if(originals.begin(), originals.end(), [&](auto& o) { return o.is_same(t); }) - originals.begin());
+    bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](auto& x) { return x.is_same(t); });
+    if (!t.defined())
+      node->saved_.emplace_back();
+    else if (which < outputs.size() && !is_input)
+      node->saved_.emplace_back(outputs[which], true);
+    else
+      node->saved_.emplace_back(t, false);
+  }
+  return outputs;
+}
+
+TensorList checkpoint(std::function<TensorList(const TensorList&)> f, const TensorList& inputs) {
+  if (!grad_enabled()) return f(inputs);
+  // What f uses beside its inputs (a module's parameters) may require gradients too; this makes sure backward comes here.
+  Tensor always = zeros({}).requires_grad_();
+  uint32_t modes = context().modes;  // as they are now: apply() changes them
+  return Checkpoint::apply(std::move(f), inputs, always, modes);
+}
+Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input) {
+  return checkpoint([f = std::move(f)](const TensorList& xs) { return TensorList{f(xs[0])}; }, TensorList{input})[0];
+}
+
+}  // namespace tutti

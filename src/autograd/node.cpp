@@ -1,0 +1,146 @@
+#include "autograd/node.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "autograd/meta.h"
+#include "base/backtrace.h"
+#include "base/check.h"
+
+namespace tutti {
+namespace {
+
+// Note [Freeing graphs]: a graph may be millions of nodes deep. A node whose last reference goes is put on this
+// thread's list; the outermost call empties the list, so that depth never becomes stack.
+struct Graveyard {
+  std::vector<Node*> nodes;
+  bool draining = false;
+};
+Graveyard& graveyard() {
+  static thread_local Graveyard g;
+  return g;
+}
+thread_local uint64_t last_sequence = 0;
+
+}  // namespace
+
+void destroy(Node* node) noexcept {
+  auto& g = graveyard();
+  if (g.draining) {
+    g.nodes.push_back(node);
+    return;
+  }
+  g.draining = true;
+  delete node;
+  while (!g.nodes.empty()) {
+    Node* next = g.nodes.back();
+    g.nodes.pop_back();
+    delete next;
+  }
+  if (g.nodes.capacity() > 4096) g.nodes = {};
+  g.draining = false;
+}
+
+void number_node(Node& node) {
+  uint64_t highest = last_sequence;
+  for (auto& edge : node.edges)
+    if (edge.node) highest = std::max(highest, edge.node->sequence);
+  node.sequence = last_sequence = highest + 1;
+}
+
+void note_origin(Node& node) { node.origin = std::make_unique<std::string>(backtrace_text()); }
+
+SavedTensor::SavedTensor(const Tensor& tensor, bool is_output) : is_output_(is_output) {
+  const TensorImpl* t = impl(tensor);
+  const Storage* storage = versioned_storage(t);
+  version_ = storage ? storage->version.load(std::memory_order_relaxed) : 0;
+  if (is_output) {
+    tensor_ = make_alias(tensor);
+    output_ = t->autograd ? t->autograd->output : 0;
+  } else {
+    tensor_ = tensor;
+  }
+}
+
+SavedTensor SavedTensor::of_copy(Tensor copy, Edge history, bool requires_grad) {
+  SavedTensor s;
+  s.version_ = copy.version();
+  s.tensor_ = std::move(copy);
+  s.history_ = std::move(history);
+  s.detached_ = requires_grad;
+  return s;
+}
+
+void SavedTensor::reset() {
+  tensor_.reset();
+  history_ = {};
+  freed_ = true;
+}
+
+Tensor SavedTensor::unpack(const Node& saver) const {
+  if (freed_)
+    fail<GradError>("backward",
+                    "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice",
+                    saver.name());
+  if (!tensor_.defined()) return {};
+  const TensorImpl* t = impl(tensor_);
+  const Storage* storage = versioned_storage(t);
+  if (storage && storage->version.load(std::memory_order_relaxed) != version_) {
+    const char* writer = storage->last_writer.load(std::memory_order_relaxed);
+    fail<VersionError>("backward",
+                       "'{}' needs {} as it was, at version {}, but it is now at version {}: '{}' wrote to it in place "
+                       "since. Use the out-of-place form, or clone() before writing{}{}",
+                       saver.name(), tensor_, version_, storage->version.load(), writer ? writer : "something",
+                       saver.origin ? "\nforward of this node:\n" : "", saver.origin ? *saver.origin : "");
+  }
+  if (!is_output_ && !detached_) return tensor_;
+  Tensor result = make_alias(tensor_);
+  auto& meta = autograd_meta(result);
+  if (is_output_) {
+    meta.node = Ref<Node>(const_cast<Node*>(&saver));
+    meta.output = output_;
+  } else {
+    meta.node = history_.node;
+    meta.output = history_.output;
+  }
+  return result;
+}
+
+AccumulateNode::AccumulateNode(const Tensor& leaf) : leaf_(leaf) {
+  device = leaf.device();
+  number_node(*this);
+}
+
+AccumulateNode::~AccumulateNode() {
+  std::lock_guard lock(autograd_mutex(impl(leaf_)));
+  auto* meta = impl(leaf_)->autograd;
+  if (meta && meta->accumulator == this) meta->accumulator = nullptr;
+}
+
+void AccumulateNode::before(GradientBuffer& outputs) {
+  auto* meta = impl(leaf_)->autograd;
+  if (!meta->hooks) return;
+  meta->hooks->before.each([&](auto& hook) {
+    if (Tensor changed = hook(outputs[0]); changed.defined()) outputs[0] = changed;
+  });
+}
+
+void AccumulateNode::run(GradientBuffer& outputs, GradientBuffer&) {
+  gradient_sink().accumulate(leaf_, std::move(outputs[0]));
+  auto* meta = impl(leaf_)->autograd;
+  if (meta->hooks) meta->hooks->accumulated.each([&](auto& hook) { hook(leaf_); });
+}
+
+std::string node_name(const Node& node) { return node.name(); }
+
+HookHandle register_pre_hook(Node& node, std::function<void(Gradients&)> hook) { return node.hooks().before.add(std::move(hook)); }
+HookHandle register_post_hook(Node& node, std::function<void(Gradients&, const Gradients&)> hook) {
+  return node.hooks().after.add(std::move(hook));
+}
+std::vector<Node*> next_nodes(const Node& node) {
+  std::vector<Node*> nodes;
+  for (auto& edge : node.edges) nodes.push_back(edge.node.get());
+  return nodes;
+}
+
+}  // namespace tutti

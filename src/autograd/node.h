@@ -1,0 +1,145 @@
+// Nodes of the autograd graph. A node turns the gradients of its outputs into gradients of its inputs; edges say where
+// those go. Nodes are shared by the tensors they made and by the nodes after them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/memory.h"
+#include "base/ref.h"
+#include "base/small_vector.h"
+#include "tutti/autograd.h"
+#include "tutti/tensor.h"
+
+namespace tutti {
+
+class Node;
+void destroy(Node* node) noexcept;
+
+struct Edge {
+  Ref<Node> node;
+  uint32_t output = 0;
+};
+
+/// Hooks in order of registration; removing and calling may happen in different threads.
+template <class Signature>
+class HookList {
+ public:
+  HookHandle add(std::function<Signature> hook) {
+    std::lock_guard lock(shared_->mutex);
+    uint64_t id = shared_->next++;
+    shared_->hooks.emplace_back(id, std::move(hook));
+    return HookHandle([weak = std::weak_ptr(shared_), id] {
+      if (auto shared = weak.lock()) {
+        std::lock_guard lock(shared->mutex);
+        std::erase_if(shared->hooks, [&](auto& h) { return h.first == id; });
+      }
+    });
+  }
+  template <class F>
+  void each(F&& f) const {
+    std::vector<std::pair<uint64_t, std::function<Signature>>> copy;
+    {
+      std::lock_guard lock(shared_->mutex);
+      copy = shared_->hooks;
+    }
+    for (auto& [id, hook] : copy) f(hook);
+  }
+
+ private:
+  struct Shared {
+    std::mutex mutex;
+    uint64_t next = 0;
+    std::vector<std::pair<uint64_t, std::function<Signature>>> hooks;
+  };
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+struct NodeHooks {
+  HookList<void(Gradients&)> before;                          // node hooks, and per-output tensor hooks, in order
+  HookList<void(Gradients&, const Gradients&)> after;
+};
+
+using GradientBuffer = SmallVector<Tensor, 2>;
+
+class Node : public RefCounted, public memory::Pooled {
+ public:
+  Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  virtual ~Node() = default;
+
+  virtual std::string name() const = 0;
+  /// Looks at, or changes, the gradients before anything else is done with them.
+  virtual void before(GradientBuffer&) {}
+  /// From the gradients of the outputs to those of the inputs, `inputs` having one place for each edge.
+  virtual void run(GradientBuffer& outputs, GradientBuffer& inputs) = 0;
+  /// Lets go of what was saved; the node cannot run again.
+  virtual void free_saved() {}
+
+  NodeHooks& hooks() {
+    if (!hooks_) hooks_ = std::make_unique<NodeHooks>();
+    return *hooks_;
+  }
+  bool has_hooks() const { return hooks_ != nullptr; }
+
+  // Note [Sequence numbers]: a node's number is larger than those of all nodes its edges lead to, so that taking ready
+  // nodes by the highest number visits the graph backwards, the latest work first.
+  uint64_t sequence = 0;
+  Device device;
+  uint32_t outputs = 1;
+  SmallVector<Edge, 3> edges;
+  std::unique_ptr<std::string> origin;  // in anomaly mode: where it was made
+
+ protected:
+  std::unique_ptr<NodeHooks> hooks_;
+};
+
+template <class T, class... Args>
+Ref<T> make_node(Args&&... args) {
+  return Ref<T>(new T(std::forward<Args>(args)...));
+}
+/// Numbers the node after those its edges lead to. Call when the edges are set.
+void number_node(Node& node);
+/// In anomaly mode, remembers the calling place.
+void note_origin(Node& node);
+
+/// A tensor kept for backward, with the version it had.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  /// `is_output`: an output of the node that saves it; keeping it whole would make a cycle.
+  SavedTensor(const Tensor& tensor, bool is_output);
+  /// A copy taken because the original is about to be written; it keeps the original's history.
+  static SavedTensor of_copy(Tensor copy, Edge history, bool requires_grad);
+  /// Throws VersionError if the tensor was changed since, GradError if it was freed.
+  Tensor unpack(const Node& saver) const;
+  void reset();
+  bool empty() const { return !tensor_.defined(); }
+
+ private:
+  Tensor tensor_;
+  uint64_t version_ = 0;
+  uint32_t output_ = 0;
+  bool is_output_ = false, freed_ = false, detached_ = false;
+  Edge history_;
+};
+
+/// The node of a leaf.
+class AccumulateNode final : public Node {
+ public:
+  explicit AccumulateNode(const Tensor& leaf);
+  ~AccumulateNode() override;
+  std::string name() const override { return "accumulate"; }
+  void before(GradientBuffer& outputs) override;
+  void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
+  const Tensor& leaf() const { return leaf_; }
+
+ private:
+  Tensor leaf_;
+};
+
+}  // namespace tutti

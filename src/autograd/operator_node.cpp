@@ -1,0 +1,101 @@
+#include "autograd/operator_node.h"
+
+#include "autograd/meta.h"
+#include "base/check.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+
+class OperatorGradient final : public GradientCall {
+ public:
+  OperatorGradient(OperatorNode& node, GradientBuffer& outputs, GradientBuffer& inputs)
+      : node_(node), outputs_(outputs), inputs_(inputs) {}
+  const Operator& op() const override { return *node_.op_; }
+  size_t inputs() const override { return node_.infos_.size(); }
+  Tensor input(size_t i) override {
+    TUTTI_ASSERT(node_.op_->saves_inputs >> i & 1);
+    return node_.saved_[i].unpack(node_);
+  }
+  Tensor output(size_t i) override {
+    TUTTI_ASSERT(node_.op_->saves_outputs >> i & 1);
+    return node_.saved_outputs_[i].unpack(node_);
+  }
+  const Shape& input_sizes(size_t i) const override { return node_.infos_[i].sizes; }
+  DType input_dtype(size_t i) const override { return node_.infos_[i].dtype; }
+  Device input_device(size_t i) const override { return node_.infos_[i].device; }
+  const Tensor& grad(size_t i) const override { return outputs_[i]; }
+  bool needs(size_t i) const override { return i < node_.infos_.size() && node_.infos_[i].needed; }
+  Attributes attributes() const override { return node_.attributes_; }
+  void set(size_t i, Tensor gradient) override {
+    if (!needs(i) || !gradient.defined()) return;
+    const InputInfo& info = node_.infos_[i];
+    // Broadcasting and promotion are undone here, once for all operators.
+    if (!(gradient.sizes() == info.sizes)) gradient = sum_to(gradient.is_sparse() ? to_dense(gradient) : gradient, info.sizes);
+    if (gradient.dtype() != info.dtype) gradient = cast(gradient, info.dtype);
+    inputs_[i] = std::move(gradient);
+  }
+
+ private:
+  OperatorNode& node_;
+  GradientBuffer& outputs_;
+  GradientBuffer& inputs_;
+};
+
+OperatorNode::~OperatorNode() {
+  if (!attributes_.data) return;
+  attributes_.type->destroy(const_cast<void*>(attributes_.data));
+  memory::release(const_cast<void*>(attributes_.data), attributes_.type->size);
+}
+
+void OperatorNode::run(GradientBuffer& outputs, GradientBuffer& inputs) {
+  if (!op_->sparse)
+    for (auto& g : outputs)
+      if (g.defined() && g.is_sparse()) g = to_dense(g);
+  OperatorGradient gradient(*this, outputs, inputs);
+  op_->gradient(gradient);
+}
+
+void OperatorNode::free_saved() {
+  for (auto& s : saved_) s.reset();
+  for (auto& s : saved_outputs_) s.reset();
+}
+
+void OperatorNode::set_inputs(std::span<const Tensor* const> inputs, std::span<Tensor> copies) {
+  edges.resize(inputs.size());
+  infos_.resize(inputs.size());
+  if (op_->saves_inputs) saved_.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& x = *inputs[i];
+    if (!x.defined()) continue;
+    const TensorImpl* t = impl(x);
+    InputInfo& info = infos_[i];
+    info.sizes = t->sizes;
+    info.dtype = t->dtype;
+    info.device = t->device;
+    info.layout = t->layout;
+    info.needed = requires_grad(t);
+    if (info.needed) edges[i] = gradient_edge(x);
+    if (op_->saves_inputs >> i & 1) {
+      if (i < copies.size() && copies[i].defined())
+        saved_[i] = SavedTensor::of_copy(std::move(copies[i]), edges[i], info.needed);
+      else
+        saved_[i] = SavedTensor(x, false);
+    }
+  }
+}
+
+void OperatorNode::set_attributes(Attributes given) {
+  if (!given.data) return;
+  void* copy = memory::allocate(given.type->size);
+  given.type->copy(copy, given.data);
+  attributes_ = {copy, given.type};
+}
+
+void OperatorNode::save_outputs(std::span<Tensor> outputs) {
+  if (!op_->saves_outputs) return;
+  saved_outputs_.resize(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (op_->saves_outputs >> i & 1) saved_outputs_[i] = SavedTensor(outputs[i], true);
+}
+
+}  // namespace tutti

@@ -1,0 +1,81 @@
+#include "base/backtrace.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include "base/check.h"
+
+#ifdef TUTTI_HAVE_LIBBACKTRACE
+#include <backtrace.h>
+#endif
+
+namespace tutti {
+namespace {
+
+std::string demangled(const char* name) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
+  return status == 0 ? text.get() : name;
+}
+
+// Frames of the library itself say nothing to a user about where they called it.
+bool is_ours(std::string_view function, std::string_view file) {
+  return function.starts_with("tutti::") || file.find("/include/tutti/") != std::string_view::npos ||
+         function.find("tutti::detail::") != std::string_view::npos;
+}
+
+constexpr int kMostFrames = 64;
+constexpr int kMostLines = 6;
+
+struct Lines {
+  std::string text;
+  int count = 0;
+  void add(std::string_view function, std::string_view file, int line) {
+    if (count >= kMostLines || is_ours(function, file)) return;
+    ++count;
+    text += file.empty() ? fmt::format("  in {}\n", function) : fmt::format("  {}:{} in {}\n", file, line, function);
+  }
+};
+
+}  // namespace
+
+#ifdef TUTTI_HAVE_LIBBACKTRACE
+
+std::string backtrace_text() {
+  static backtrace_state* state = backtrace_create_state(nullptr, 1, [](void*, const char*, int) {}, nullptr);
+  Lines lines;
+  backtrace_full(
+      state, 1,
+      [](void* data, uintptr_t pc, const char* file, int line, const char* function) {
+        std::string name = function ? demangled(function) : "";
+        Dl_info info{};
+        if (name.empty() && dladdr(reinterpret_cast<void*>(pc), &info) && info.dli_sname) name = demangled(info.dli_sname);
+        if (name.empty() && !file) return 0;
+        static_cast<Lines*>(data)->add(name.empty() ? "?" : name, file ? file : "", line);
+        return 0;
+      },
+      [](void*, const char*, int) {}, &lines);
+  return lines.text;
+}
+
+#else
+
+std::string backtrace_text() {
+  void* frames[kMostFrames];
+  int count = backtrace(frames, kMostFrames);
+  Lines lines;
+  for (int i = 1; i < count; ++i) {
+    Dl_info info{};
+    if (dladdr(frames[i], &info) && info.dli_sname) lines.add(demangled(info.dli_sname), "", 0);
+  }
+  return lines.text;
+}
+
+#endif
+
+}  // namespace tutti

@@ -1,0 +1,205 @@
+#include "base/memory.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#if defined(TUTTI_SANITIZE_ADDRESS) || defined(TUTTI_SANITIZE_THREAD)
+// Pools would hide use-after-free from the sanitizers.
+#define TUTTI_POOLS 0
+#else
+#define TUTTI_POOLS 1
+#endif
+
+namespace tutti::memory {
+namespace {
+
+constexpr size_t kAlign = 64;
+constexpr size_t kSmall = 2048;           // up to here: per-thread lists, one for each multiple of 64
+constexpr size_t kLarge = size_t{32} << 10;  // from here: the shared cache
+constexpr size_t kHuge = size_t{2} << 20;    // from here: huge pages are asked for
+constexpr size_t kKeep = 512;             // blocks a thread keeps of each size
+
+// A counter that many threads change: each adds to a cell of its own cache line.
+struct alignas(64) Cell {
+  std::atomic<int64_t> value{0};
+};
+std::array<Cell, 32> in_use;
+std::atomic<int64_t> cached{0};
+
+unsigned cell_index() {
+  static std::atomic<unsigned> next{0};
+  static thread_local unsigned mine = next.fetch_add(1, std::memory_order_relaxed) % in_use.size();
+  return mine;
+}
+void count(int64_t bytes) { in_use[cell_index()].value.fetch_add(bytes, std::memory_order_relaxed); }
+
+void* from_system(size_t bytes) {
+  size_t align = bytes >= kHuge ? kHuge : kAlign;
+  void* block = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  if (!block) throw std::bad_alloc();
+  if (bytes >= kHuge) madvise(block, bytes, MADV_HUGEPAGE);
+  return block;
+}
+
+#if TUTTI_POOLS
+
+struct FreeBlock {
+  FreeBlock* next;
+};
+
+enum class ListState : uint8_t { fresh, alive, gone };
+
+struct SmallLists {
+  std::array<FreeBlock*, kSmall / 64 + 1> head{};
+  std::array<uint32_t, kSmall / 64 + 1> length{};
+  void clear() {
+    for (size_t i = 0; i < head.size(); ++i) {
+      while (FreeBlock* block = head[i]) {
+        head[i] = block->next;
+        std::free(block);
+      }
+      length[i] = 0;
+    }
+  }
+};
+// Plain thread-locals with constant initialisers: reading them is one instruction. The lists are emptied by a guard
+// object whose destructor runs at thread exit; blocks freed after that go straight to the system.
+thread_local constinit SmallLists lists{};
+thread_local constinit ListState state = ListState::fresh;
+struct ExitGuard {
+  ~ExitGuard() {
+    lists.clear();
+    state = ListState::gone;
+  }
+};
+[[gnu::noinline]] void arm_exit_guard() {
+  if (state != ListState::fresh) return;
+  static thread_local ExitGuard guard;
+  (void)guard;
+  state = ListState::alive;
+}
+
+// Sizes are rounded up to an eighth of a power of two, so that a list's blocks fit all its users.
+size_t large_class(size_t bytes) {
+  size_t step = std::bit_floor(bytes) / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+struct LargeCache {
+  std::mutex mutex;
+  std::map<size_t, std::vector<void*>> blocks;
+  int64_t limit;
+  LargeCache() {
+    const char* text = std::getenv("TUTTI_CACHE_MB");
+    limit = (text ? std::atoll(text) : 4096) << 20;
+  }
+};
+LargeCache& large_cache() {
+  static auto* cache = new LargeCache;  // never destroyed: tensors in static storage may outlive any order
+  return *cache;
+}
+
+#endif
+
+}  // namespace
+
+void* allocate(size_t bytes) {
+  if (bytes == 0) bytes = 1;
+#if TUTTI_POOLS
+  if (bytes <= kSmall) {
+    size_t index = (bytes + 63) / 64;
+    count(static_cast<int64_t>(index * 64));
+    if (FreeBlock* block = lists.head[index]) {
+      lists.head[index] = block->next;
+      --lists.length[index];
+      return block;
+    }
+    if (state == ListState::fresh) arm_exit_guard();
+    return from_system(index * 64);
+  }
+  if (bytes >= kLarge) {
+    size_t size = large_class(bytes);
+    count(static_cast<int64_t>(size));
+    auto& cache = large_cache();
+    {
+      std::lock_guard lock(cache.mutex);
+      auto it = cache.blocks.find(size);
+      if (it != cache.blocks.end() && !it->second.empty()) {
+        void* block = it->second.back();
+        it->second.pop_back();
+        cached.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
+        return block;
+      }
+    }
+    return from_system(size);
+  }
+#endif
+  count(static_cast<int64_t>(bytes));
+  return from_system(bytes);
+}
+
+void release(void* block, size_t bytes) noexcept {
+  if (!block) return;
+  if (bytes == 0) bytes = 1;
+#if TUTTI_POOLS
+  if (bytes <= kSmall) {
+    size_t index = (bytes + 63) / 64;
+    count(-static_cast<int64_t>(index * 64));
+    if (lists.length[index] < kKeep && state != ListState::gone) {
+      if (state == ListState::fresh) arm_exit_guard();
+      auto* free_block = static_cast<FreeBlock*>(block);
+      free_block->next = lists.head[index];
+      lists.head[index] = free_block;
+      ++lists.length[index];
+      return;
+    }
+    std::free(block);
+    return;
+  }
+  if (bytes >= kLarge) {
+    auto size = static_cast<int64_t>(large_class(bytes));
+    count(-size);
+    auto& cache = large_cache();
+    if (cached.load(std::memory_order_relaxed) + size <= cache.limit) {
+      std::lock_guard lock(cache.mutex);
+      cache.blocks[static_cast<size_t>(size)].push_back(block);
+      cached.fetch_add(size, std::memory_order_relaxed);
+      return;
+    }
+    std::free(block);
+    return;
+  }
+#endif
+  count(-static_cast<int64_t>(bytes));
+  std::free(block);
+}
+
+Statistics statistics() {
+  int64_t total = 0;
+  for (auto& cell : in_use) total += cell.value.load(std::memory_order_relaxed);
+  return {total, cached.load(std::memory_order_relaxed)};
+}
+
+void empty_cache() {
+#if TUTTI_POOLS
+  lists.clear();
+  auto& cache = large_cache();
+  std::lock_guard lock(cache.mutex);
+  for (auto& [size, blocks] : cache.blocks)
+    for (void* block : blocks) {
+      cached.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
+      std::free(block);
+    }
+  cache.blocks.clear();
+#endif
+}
+
+}  // namespace tutti::memory

@@ -1,0 +1,81 @@
+// Copies: to another dtype, device or layout, or into a tensor that exists.
+#include "base/check.h"
+#include "ops/sparse/sparse.h"
+#include "tensor/call.h"
+#include "tensor/impl.h"
+#include "tutti/operator.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+struct Target {
+  DType dtype;
+  Device device;
+  Shape strides;  // empty: contiguous
+  TUTTI_FIELDS(dtype, device, strides)
+};
+
+// Differentiable: the gradient is converted back.
+void copy_gradient(GradientCall& c) {
+  Tensor g = c.grad();
+  if (!(g.device() == c.input_device(0))) g = copy_to(g, c.input_device(0));
+  c.set(0, g);
+}
+
+const Operator copy_op{
+    .name = "copy",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const auto& a = c.as<Target>();
+          out[0] = {.sizes = c.input(0).sizes(), .strides = a.strides, .dtype = a.dtype, .device = a.device, .strided = !a.strides.empty()};
+        },
+    .cpu = [](const Call& c) { copy_into(c.output(), c.input(0)); },
+    .gradient = copy_gradient,
+};
+
+// Writes into the output, which is always given; any dtype goes into any other.
+const Operator copy_into_op{
+    .name = "copy_",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor& to = c.output();
+          out[0] = {.sizes = to.sizes(), .strides = to.strides(), .dtype = to.dtype(), .device = to.device(), .strided = true};
+        },
+    .cpu = [](const Call& c) { copy_into(c.output(), c.input(0)); },
+    .gradient = copy_gradient,
+};
+
+Shape strides_of(const Tensor& x, MemoryFormat format) {
+  if (format == MemoryFormat::channels_last) return channels_last_strides(x.sizes());
+  if (format == MemoryFormat::preserve && !x.is_contiguous() && is_dense(x.sizes(), x.strides())) return x.strides();
+  return {};
+}
+
+Tensor copy_as(const Tensor& x, DType dtype, Device device, MemoryFormat format) {
+  if (x.is_sparse()) return sparse_copy(x, dtype, device);
+  check<DeviceError>(!x.device().is_meta() || device.is_meta(), "copy", "{} has no values to copy to {}", x, device);
+  Target a{dtype, device, strides_of(x, format)};
+  return call(copy_op, {&x}, attributes(a));
+}
+
+}  // namespace
+
+Tensor cast(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype && !x.is_number()) return x;
+  return copy_as(x, dtype, x.device(), MemoryFormat::preserve);
+}
+Tensor copy_to(const Tensor& x, Device device) { return copy_as(x, x.dtype(), device, MemoryFormat::preserve); }
+Tensor clone(const Tensor& x, MemoryFormat format) { return copy_as(x, x.dtype(), x.device(), format); }
+Tensor contiguous(const Tensor& x, MemoryFormat format) {
+  if (x.is_contiguous(format)) return x;
+  return clone(x, format == MemoryFormat::preserve ? MemoryFormat::contiguous : format);
+}
+
+Tensor& Tensor::copy_(const Tensor& source) {
+  Tensor from = source.is_sparse() ? tutti::to_dense(source) : source;
+  if (!(from.sizes() == sizes())) from = tutti::expand(from, sizes());
+  return call_out(copy_into_op, {&from}, *this);
+}
+
+}  // namespace tutti

@@ -1,0 +1,277 @@
+// New tensors from nothing, from numbers and from foreign memory; and filling.
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "tensor/call.h"
+#include "tensor/impl.h"
+#include "tutti/operator.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+Device device_or_current(const Options& o) { return o.device.value_or(context().device); }
+DType dtype_or_default(const Options& o) { return o.dtype.value_or(context().default_dtype); }
+
+Tensor finish(Tensor t, const Options& o) {
+  if (context().modes & kInferenceMode) impl(t)->inference = true;
+  if (o.requires_grad) t.requires_grad_();
+  return t;
+}
+
+// Writes a value everywhere. Gradients flow to the value, and no more to what was there.
+const Operator fill_op{
+    .name = "fill",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor& to = c.output();
+          check<ShapeError>(c.input(0).numel() == 1, "fill", "the value must be a number or a one-element tensor, not {}", c.input(0));
+          out[0] = {.sizes = to.sizes(), .strides = to.strides(), .dtype = to.dtype(), .device = to.device(), .strided = true};
+        },
+    .cpu =
+        [](const Call& c) {
+          Tensor value = make_alias(c.input(0), {}, {}, c.input(0).storage_offset());
+          copy_into(c.output(), value);
+        },
+    .gradient = [](GradientCall& c) { c.set(0, reshape(sum(c.grad()), c.input_sizes(0))); },
+};
+
+void gather_values(const NestedList& list, size_t depth, Shape& sizes, std::vector<std::complex<double>>& values, Category& kind) {
+  if (!list.is_list()) {
+    check<ShapeError>(depth == sizes.size(), "tensor", "the nested list is uneven: a number stands where a list of {} is expected",
+                      depth < sizes.size() ? sizes[depth] : 0);
+    values.push_back(list.value());
+    kind = std::max(kind, list.kind());
+    return;
+  }
+  auto count = static_cast<int64_t>(list.list().size());
+  check<ShapeError>(depth < sizes.size() && sizes[depth] == count, "tensor", "the nested list is uneven: {} entries at depth {} where others have {}",
+                    count, depth, depth < sizes.size() ? sizes[depth] : 0);
+  for (auto& entry : list.list()) gather_values(entry, depth + 1, sizes, values, kind);
+}
+
+DType dtype_of_category(Category kind) {
+  switch (kind) {
+    case Category::boolean: return DType::boolean;
+    case Category::integer: return DType::i64;
+    case Category::floating: return context().default_dtype;
+    default: return to_complex(context().default_dtype);
+  }
+}
+
+struct Fill {
+  double start, step;
+  int64_t istart, istep;
+  int64_t length;
+  bool integers;
+  DType dtype;
+  Device device;
+  TUTTI_FIELDS(start, step, istart, istep, length, integers, dtype, device)
+};
+
+void infer_sequence(const Call& c, std::span<TensorSpec> out) {
+  const auto& a = c.as<Fill>();
+  out[0] = {.sizes = {a.length}, .dtype = a.dtype, .device = a.device};
+}
+
+const Operator sequence_op{
+    .name = "arange",
+    .infer = infer_sequence,
+    .cpu =
+        [](const Call& c) {
+          const auto& a = c.as<Fill>();
+          with_type(a.dtype, [&]<class T>() {
+            T* p = c.output().data<T>();
+            for (int64_t i = 0; i < a.length; ++i) {
+              double value = a.start + static_cast<double>(i) * a.step;
+              if constexpr (std::is_integral_v<T>)
+                p[i] = a.integers ? static_cast<T>(a.istart + i * a.istep) : static_cast<T>(value);
+              else
+                p[i] = T(static_cast<double>(a.integers ? static_cast<double>(a.istart + i * a.istep) : value));
+            }
+          });
+        },
+};
+
+struct Triangle {
+  int64_t diagonal;
+  bool lower;
+  TUTTI_FIELDS(diagonal, lower)
+};
+
+Tensor triangle_mask(int64_t rows, int64_t columns, int64_t diagonal, bool lower, Device device) {
+  Tensor i = arange(rows, {.device = device}).unsqueeze(1), j = arange(columns, {.device = device}).unsqueeze(0);
+  return lower ? j <= i + diagonal : j >= i + diagonal;
+}
+
+Tensor triangle(const Tensor& x, int64_t diagonal, bool lower, const char* name) {
+  check<ShapeError>(x.dim() >= 2, name, "needs at least 2 dims, not {}", x);
+  Tensor mask = triangle_mask(x.size(-2), x.size(-1), diagonal, lower, x.device());
+  return where(mask, x, zeros({}, {.dtype = x.dtype(), .device = x.device()}));
+}
+
+Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lower) {
+  return nonzero(triangle_mask(rows, columns, offset, lower, context().device)).t().contiguous();
+}
+
+
+Tensor like(const Tensor& x, const Options& o) {
+  DType dtype = o.dtype.value_or(x.dtype());
+  Device device = o.device.value_or(x.device());
+  if (x.layout() == Layout::strided && !x.is_contiguous() && is_dense(x.sizes(), x.strides())) return make_tensor(x.sizes(), x.strides(), dtype, device);
+  return make_tensor(x.sizes(), dtype, device);
+}
+
+Tensor& fill_now(Tensor& t, const Tensor& value) {
+  NoGrad guard;
+  return t.fill_(value);
+}
+
+}  // namespace
+
+Tensor& Tensor::fill_(const Tensor& value) { return call_out(fill_op, {&value}, *this); }
+Tensor& Tensor::zero_() { return fill_(0); }
+
+Tensor tensor(std::initializer_list<NestedList> list, const Options& options) {
+  NestedList all(list);
+  Shape sizes;
+  for (const NestedList* level = &all; level->is_list(); level = &level->list()[0]) {
+    sizes.push_back(static_cast<int64_t>(level->list().size()));
+    if (level->list().empty()) break;
+  }
+  std::vector<std::complex<double>> values;
+  Category kind = Category::boolean;
+  if (sizes.product() > 0) gather_values(all, 0, sizes, values, kind);
+  else kind = Category::floating;
+  DType dtype = options.dtype.value_or(dtype_of_category(kind));
+  Tensor full = tensor(std::span<const std::complex<double>>(values), {.dtype = dtype, .device = options.device});
+  return finish(view(full, sizes).detach(), options);
+}
+
+template <Number T>
+Tensor tensor(T value, const Options& options) {
+  Tensor number(value);
+  DType dtype = options.dtype.value_or(std::is_floating_point_v<T> || !std::is_arithmetic_v<T> ? dtype_of_category(category(number.dtype())) : number.dtype());
+  Tensor t = make_tensor({}, dtype, device_or_current(options));
+  return finish(fill_now(t, number), options);
+}
+template Tensor tensor(bool, const Options&);
+template Tensor tensor(int, const Options&);
+template Tensor tensor(int64_t, const Options&);
+template Tensor tensor(float, const Options&);
+template Tensor tensor(double, const Options&);
+template Tensor tensor(std::complex<float>, const Options&);
+template Tensor tensor(std::complex<double>, const Options&);
+
+template <class T>
+Tensor tensor(std::span<const T> values, const Options& options) {
+  Tensor t = make_tensor({static_cast<int64_t>(values.size())}, options.dtype.value_or(dtype_of<T>), device_or_current(options));
+  if (t.device().is_cpu() && !values.empty()) {
+    Tensor source = from_blob(const_cast<T*>(values.data()), t.sizes(), {.dtype = dtype_of<T>, .device = t.device()});
+    copy_into(t, source);
+  }
+  return finish(t, options);
+}
+template Tensor tensor(std::span<const float>, const Options&);
+template Tensor tensor(std::span<const double>, const Options&);
+template Tensor tensor(std::span<const int8_t>, const Options&);
+template Tensor tensor(std::span<const uint8_t>, const Options&);
+template Tensor tensor(std::span<const int16_t>, const Options&);
+template Tensor tensor(std::span<const int32_t>, const Options&);
+template Tensor tensor(std::span<const int64_t>, const Options&);
+template Tensor tensor(std::span<const std::complex<float>>, const Options&);
+template Tensor tensor(std::span<const std::complex<double>>, const Options&);
+
+Tensor from_blob(void* data, const Shape& sizes, const Options& options, std::function<void()> release, std::optional<Shape> strides) {
+  DType dtype = dtype_or_default(options);
+  check<ShapeError>(!strides || strides->size() == sizes.size(), "from_blob", "sizes {} and strides {} differ in length", sizes, strides.value_or(Shape()));
+  Shape steps = strides.value_or(contiguous_strides(sizes));
+  auto* t = new TensorImpl;
+  Tensor result(t);
+  t->dtype = dtype;
+  t->device = device_or_current(options);
+  t->set_geometry(sizes, steps, 0);
+  check<ValueError>(data || t->numel == 0, "from_blob", "a null pointer cannot hold {} elements", t->numel);
+  t->storage = make_storage(data, static_cast<size_t>(span_elements(sizes, steps)) * size_of(dtype), t->device, std::move(release));
+  return finish(result, options);
+}
+
+Tensor empty(const Shape& sizes, const Options& options, MemoryFormat format) {
+  if (format == MemoryFormat::channels_last) return empty_strided(sizes, channels_last_strides(sizes), options);
+  return finish(make_tensor(sizes, dtype_or_default(options), device_or_current(options)), options);
+}
+Tensor empty_strided(const Shape& sizes, const Shape& strides, const Options& options) {
+  check<ShapeError>(sizes.size() == strides.size(), "empty_strided", "sizes {} and strides {} differ in length", sizes, strides);
+  return finish(make_tensor(sizes, strides, dtype_or_default(options), device_or_current(options)), options);
+}
+Tensor full(const Shape& sizes, const Tensor& value, const Options& options) {
+  DType dtype = options.dtype.value_or(value.is_number() ? dtype_of_category(category(value.dtype())) : value.dtype());
+  Tensor t = make_tensor(sizes, dtype, device_or_current(options));
+  return finish(fill_now(t, value), options);
+}
+Tensor zeros(const Shape& sizes, const Options& options) {
+  Tensor t = make_tensor(sizes, dtype_or_default(options), device_or_current(options));
+  if (t.device().is_cpu() && t.numel() > 0 && t.numel() < 4096) {
+    std::memset(impl(t)->storage->data, 0, impl(t)->storage->bytes);
+    return finish(t, options);
+  }
+  return finish(fill_now(t, 0), options);
+}
+Tensor ones(const Shape& sizes, const Options& options) { return full(sizes, 1, {.dtype = dtype_or_default(options), .device = options.device, .requires_grad = options.requires_grad}); }
+Tensor empty_like(const Tensor& x, const Options& o) { return finish(like(x, o), o); }
+Tensor full_like(const Tensor& x, const Tensor& value, const Options& o) {
+  Tensor t = like(x, o);
+  return finish(fill_now(t, value), o);
+}
+Tensor zeros_like(const Tensor& x, const Options& o) { return full_like(x, 0, o); }
+Tensor ones_like(const Tensor& x, const Options& o) { return full_like(x, 1, o); }
+
+Tensor arange(const Tensor& stop, const Options& options) { return arange(0, stop, 1, options); }
+Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step, const Options& options) {
+  bool integers = category(start.dtype()) < Category::floating && category(stop.dtype()) < Category::floating && category(step.dtype()) < Category::floating;
+  Fill a{};
+  a.integers = integers;
+  a.dtype = options.dtype.value_or(integers ? DType::i64 : context().default_dtype);
+  a.device = device_or_current(options);
+  double from = start.item<double>(), to = stop.item<double>(), by = step.item<double>();
+  check<ValueError>(by != 0 && std::isfinite(by) && std::isfinite(to - from), "arange", "cannot go from {} to {} by steps of {}", from, to, by);
+  check<ValueError>((to - from) / by >= 0 || to == from, "arange", "steps of {} never lead from {} to {}", by, from, to);
+  if (integers) {
+    a.istart = start.item<int64_t>();
+    a.istep = step.item<int64_t>();
+    int64_t distance = stop.item<int64_t>() - a.istart;
+    a.length = a.istep > 0 ? (distance + a.istep - 1) / a.istep : (distance + a.istep + 1) / a.istep;
+  } else {
+    a.start = from;
+    a.step = by;
+    a.length = static_cast<int64_t>(std::ceil((to - from) / by));
+  }
+  return finish(call(sequence_op, {}, attributes(a)), options);
+}
+
+Tensor linspace(double start, double stop, int64_t steps, const Options& options) {
+  check<ValueError>(steps >= 0, "linspace", "steps must not be negative: {}", steps);
+  Fill a{};
+  a.dtype = dtype_or_default(options);
+  a.device = device_or_current(options);
+  a.start = start;
+  a.step = steps > 1 ? (stop - start) / static_cast<double>(steps - 1) : 0;
+  a.length = steps;
+  Tensor t = call(sequence_op, {}, attributes(a));
+  if (steps > 1) t.select(0, -1).fill_(stop);  // exactly, whatever the rounding on the way
+  return finish(t, options);
+}
+
+Tensor eye(int64_t rows, std::optional<int64_t> columns, const Options& options) {
+  Tensor t = zeros({rows, columns.value_or(rows)}, {.dtype = options.dtype, .device = options.device});
+  t.diagonal().fill_(1);
+  return finish(t, options);
+}
+
+Tensor tril(const Tensor& x, int64_t diagonal) { return triangle(x, diagonal, true, "tril"); }
+Tensor triu(const Tensor& x, int64_t diagonal) { return triangle(x, diagonal, false, "triu"); }
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset) { return triangle_indices(rows, columns, offset, true); }
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset) { return triangle_indices(rows, columns, offset, false); }
+
+}  // namespace tutti

@@ -1,0 +1,104 @@
+// index_select and index_add: whole slices along one dim, by a list of indices.
+#include "base/check.h"
+#include "ops/index/indices.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+struct Along {
+  int64_t dim;
+  TUTTI_FIELDS(dim)
+};
+
+size_t position(int64_t dim) { return static_cast<size_t>(dim); }
+
+void check_list(const Tensor& index, const char* name) {
+  check_index_dtype(index, name);
+  check<ShapeError>(index.dim() <= 1, name, "the index must be a list (one dim), not {}", index);
+}
+
+RowPlan plan_for(const Tensor& indexed, const Tensor& rows, const Tensor& index, int64_t dim) {
+  RowPlan plan = plan_rows(indexed, dim, rows.strides(), position(dim));
+  plan.at = index.data<int64_t>();
+  plan.count = index.numel();
+  plan.scale = indexed.stride(dim);
+  return plan;
+}
+
+const Operator index_select_op{
+    .name = "index_select",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor &x = c.input(0), &index = c.input(1);
+          check_together(c.inputs, "index_select");
+          check_list(index, "index_select");
+          out[0] = {.sizes = x.sizes(), .dtype = x.dtype(), .device = x.device()};
+          check<ShapeError>(x.dim() > 0 || index.numel() == 1, "index_select",
+                            "a zero-dimensional tensor has one element; {} asks for {}", index, index.numel());
+          if (x.dim() > 0) out[0].sizes[position(c.as<Along>().dim)] = index.numel();
+        },
+    .cpu =
+        [](const Call& c) {
+          int64_t dim = c.as<Along>().dim;
+          Tensor x = at_least_1d(c.input(0)), out = at_least_1d(c.output());
+          Tensor index = ready_indices(c.input(1), dim, x.size(dim), "index_select");
+          take_rows(plan_for(x, out, index, dim), bytes_of(out), bytes_of(x), x.element_size());
+        },
+    .gradient =
+        [](GradientCall& c) {
+          Tensor whole = zeros(c.input_sizes(0), {.dtype = c.grad().dtype(), .device = c.grad().device()});
+          c.set(0, index_add_(whole, c.as<Along>().dim, c.input(1), c.grad()));
+        },
+    .saves_inputs = 0b10,
+};
+
+const Operator index_add_op{
+    .name = "index_add",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor &x = c.input(0), &index = c.input(1), &source = c.input(2);
+          check_together(c.inputs, "index_add");
+          check_list(index, "index_add");
+          Shape wanted = x.sizes();
+          if (x.dim() > 0) wanted[position(c.as<Along>().dim)] = index.numel();
+          check<ShapeError>(source.sizes() == wanted && (x.dim() > 0 || index.numel() == 1), "index_add",
+                            "the source {} cannot be added to {} by {}: it must have the shape {}", source, x, index,
+                            wanted);
+          check<DTypeError>(source.dtype() == x.dtype(), "index_add", "{} and {} differ in dtype", source, x);
+          out[0] = spec_like(x, c.output());
+        },
+    .cpu =
+        [](const Call& c) {
+          int64_t dim = c.as<Along>().dim;
+          Tensor out = at_least_1d(c.output()), source = at_least_1d(apart_from(c.input(2), c.output()));
+          Tensor index = ready_indices(apart_from(c.input(1), c.output()), dim, out.size(dim), "index_add");
+          start_from(at_least_1d(c.input(0)), out);
+          add_rows(plan_for(out, source, index, dim), bytes_of(out), bytes_of(source), out.dtype());
+        },
+    .gradient =
+        [](GradientCall& c) {
+          if (c.needs(0)) c.set(0, c.grad());
+          if (c.needs(2)) c.set(2, index_select(c.grad(), c.as<Along>().dim, c.input(1)));
+        },
+    .saves_inputs = 0b10,
+};
+
+}  // namespace
+
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
+  Along a{wrap_dim(dim, x.dim(), "index_select")};
+  return call(index_select_op, {&x, &index}, attributes(a));
+}
+Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  Along a{wrap_dim(dim, x.dim(), "index_add")};
+  Tensor rows = value_for(x, source, "index_add");
+  return call(index_add_op, {&x, &index, &rows}, attributes(a));
+}
+Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  Along a{wrap_dim(dim, x.dim(), "index_add")};
+  Tensor rows = value_for(x, source, "index_add");
+  return call_out(index_add_op, {&x, &index, &rows}, x, attributes(a));
+}
+
+}  // namespace tutti

@@ -1,0 +1,239 @@
+// Splits products into pieces for threads.
+//
+// Note [Products without oneDNN]
+// On two machines' worth of training shapes (see bench/), the tile kernel of gemm.isa.cpp runs within a few percent of
+// oneDNN's sgemm, and ahead of it for small and for transposed matrices. It gives what sgemm cannot: one result
+// whatever the number of threads and the instruction set, any strides without copies, every dtype. So f32 goes the same
+// way.
+#include "ops/matmul/gemm.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "tensor/convert.h"
+
+namespace tutti::products {
+namespace {
+
+constexpr int64_t kPieceWork = 1 << 20;  // multiplications worth a thread's attention
+constexpr int64_t kMaxPieces = 64;
+constexpr int64_t kFewDots = 8;  // up to so many rows, dot products beat tiles where both operands lie along k
+
+/// How one product is cut. A property of its shape alone, so that results are, too.
+struct Plan {
+  int64_t row_step, column_step, depth_step;
+  int64_t row_pieces, column_pieces, depth_pieces;
+  int64_t pieces() const { return row_pieces * column_pieces; }
+};
+
+// The largest power of two, at most `limit`, into which `size` can be cut without parts below `least`. Powers of two
+// give even shares to the usual numbers of threads.
+int64_t cuts(int64_t size, int64_t least, int64_t limit) {
+  return static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(size / least, 1, std::max<int64_t>(1, limit)))));
+}
+int64_t step_of(int64_t size, int64_t pieces, int64_t multiple) {
+  int64_t step = (size + pieces - 1) / pieces;
+  return pieces == 1 ? size : (step + multiple - 1) / multiple * multiple;
+}
+int64_t count_of(int64_t size, int64_t step) { return (size + step - 1) / step; }
+
+Plan make_plan(const Gemm& g, int64_t batches) {
+  DType compute = compute_dtype(g.dtype);
+  // Products with a vector are bound by memory: reading a number takes as long as several multiplications.
+  double work = static_cast<double>(g.rows) * static_cast<double>(g.columns) * static_cast<double>(g.depth) *
+                (is_complex(g.dtype) ? 4 : 1);
+  work = std::max(work, 8.0 * static_cast<double>(g.depth) * static_cast<double>(std::max(g.rows, g.columns)));
+  auto wanted = static_cast<int64_t>(
+      std::min(work / kPieceWork, static_cast<double>(kMaxPieces / std::min(batches, kMaxPieces))));
+  Plan plan{g.rows, g.columns, g.depth, 1, 1, 1};
+  if (wanted <= 1) return plan;
+  // Columns first: b is copied for each piece, and pieces side by side copy different parts of it.
+  auto wide = static_cast<int64_t>(768 / size_of(compute));
+  int64_t columns = cuts(g.columns, wide, wanted), rows = cuts(g.rows, 256, wanted / columns);
+  if (columns * rows < 8) {
+    columns = cuts(g.columns, wide / 2, wanted / rows);
+    rows = cuts(g.rows, 64, wanted / columns);
+  }
+  // Then the sum, if the result is so small that its copies do not matter.
+  bool small = g.rows * g.columns <= 1 << 16;
+  int64_t depths = small && columns * rows < 8 ? cuts(g.depth, 2048, wanted / (columns * rows)) : 1;
+  plan.row_step = step_of(g.rows, rows, 8);
+  plan.column_step = step_of(g.columns, columns, 16);
+  plan.depth_step = step_of(g.depth, depths, 64);
+  plan.row_pieces = count_of(g.rows, plan.row_step);
+  plan.column_pieces = count_of(g.columns, plan.column_step);
+  plan.depth_pieces = count_of(g.depth, plan.depth_step);
+  return plan;
+}
+
+const void* moved(const void* data, int64_t elements, DType dtype) {
+  return static_cast<const char*>(data) + elements * static_cast<int64_t>(size_of(dtype));
+}
+void* moved(void* data, int64_t elements, DType dtype) {
+  return static_cast<char*>(data) + elements * static_cast<int64_t>(size_of(dtype));
+}
+
+struct Scratch {
+  size_t bytes;
+  void* data;
+  explicit Scratch(int64_t count, DType dtype)
+      : bytes(static_cast<size_t>(count) * size_of(dtype)), data(memory::allocate(bytes)) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { memory::release(data, bytes); }
+};
+
+// One thread's product, by the kernel that suits its shape.
+void multiply(const Product& p) {
+  bool plain = p.dtype == compute_dtype(p.dtype) && !is_complex(p.dtype);
+  if (plain && p.a.column == 1 && p.b.row == 1 && (p.rows <= kFewDots || p.columns <= 2))
+    return multiply_dots_pointer()(p);
+  if (plain && p.rows == 1 && p.b.column == 1) return multiply_row_pointer()(p);
+  bool column_lies = p.c_row == 1 && (p.d_row == 1 || p.beta == 0);
+  if (plain && p.columns == 1 && p.a.row == 1 && column_lies) {  // the same, seen from the other side
+    Product t = p;
+    std::swap(t.rows, t.columns);
+    t.a = {p.b.data, p.b.column, p.b.row};
+    t.b = {p.a.data, p.a.column, p.a.row};
+    return multiply_row_pointer()(t);
+  }
+  multiply_tiles_pointer()(p);
+}
+
+int64_t batch_offset(const Shape& sizes, const Shape& strides, int64_t index) {
+  int64_t offset = 0;
+  for (size_t d = sizes.size(); d-- > 0; index /= sizes[d]) offset += index % sizes[d] * strides[d];
+  return offset;
+}
+
+/// The product of one index of the batch.
+Product product_of(const Gemm& g, int64_t index) {
+  Product p{.dtype = g.dtype,
+            .rows = g.rows,
+            .columns = g.columns,
+            .depth = g.depth,
+            .a = g.a,
+            .b = g.b,
+            .c = g.c,
+            .c_row = g.c_row,
+            .d = g.d ? g.d : g.c,
+            .d_row = g.d ? g.d_row : g.c_row,
+            .alpha = g.alpha,
+            .beta = g.beta};
+  if (g.batch.empty()) return p;
+  p.a.data = moved(g.a.data, batch_offset(g.batch, g.a_batch, index), g.dtype);
+  p.b.data = moved(g.b.data, batch_offset(g.batch, g.b_batch, index), g.dtype);
+  p.c = moved(g.c, index * g.rows * g.c_row, g.dtype);
+  p.d = moved(p.d, index * g.rows * p.d_row, g.dtype);
+  return p;
+}
+
+/// The part of it from (row, column, k) on, at most as large as the plan's steps.
+Product part_of(Product p, const Plan& plan, int64_t row, int64_t column, int64_t k) {
+  p.rows = std::min(plan.row_step, p.rows - row);
+  p.columns = std::min(plan.column_step, p.columns - column);
+  p.depth = std::min(plan.depth_step, p.depth - k);
+  p.a.data = moved(p.a.data, row * p.a.row + k * p.a.column, p.dtype);
+  p.b.data = moved(p.b.data, k * p.b.row + column * p.b.column, p.dtype);
+  p.c = moved(p.c, row * p.c_row + column, p.dtype);
+  p.d = moved(p.d, row * p.d_row + column, p.dtype);
+  return p;
+}
+
+// Adds parts of `count` numbers each to the first of them, in order.
+void add_parts(void* data, int64_t count, int64_t parts, DType compute) {
+  int64_t numbers = count * (is_complex(compute) ? 2 : 1);
+  auto add = [&]<class T>() {
+    auto* sums = static_cast<T*>(data);
+    for (int64_t part = 1; part < parts; ++part)
+      for (int64_t i = 0; i < numbers; ++i) sums[i] += sums[part * numbers + i];
+  };
+  switch (compute) {
+    case DType::f32:
+    case DType::c64:
+      return add.operator()<float>();
+    case DType::f64:
+    case DType::c128:
+      return add.operator()<double>();
+    case DType::i32:
+      return add.operator()<uint32_t>();
+    default:
+      return add.operator()<uint64_t>();
+  }
+}
+
+void copy_rows(void* to, int64_t to_row, DType to_dtype, const void* from, int64_t from_row, DType from_dtype,
+               int64_t rows, int64_t columns) {
+  Convert convert = converter(to_dtype, from_dtype);
+  for (int64_t i = 0; i < rows; ++i)
+    convert(moved(to, i * to_row, to_dtype), 1, moved(from, i * from_row, from_dtype), 1, columns);
+}
+
+// A piece of c whose dtype is not that of the sums: computed beside it, then rounded.
+void multiply_converted(Product p) {
+  DType compute = compute_dtype(p.dtype);
+  Scratch scratch(p.rows * p.columns, compute);
+  if (p.beta != 0) copy_rows(scratch.data, p.columns, compute, p.d, p.d_row, p.dtype, p.rows, p.columns);
+  Product q = p;
+  q.c = scratch.data;
+  q.d = scratch.data;
+  q.c_row = q.d_row = p.columns;
+  multiply(q);
+  copy_rows(p.c, p.c_row, p.dtype, scratch.data, p.columns, compute, p.rows, p.columns);
+}
+
+// Sums over parts of k side by side, then adds them in order.
+void multiply_by_depth(const Product& whole, const Plan& plan) {
+  DType compute = compute_dtype(whole.dtype);
+  int64_t count = whole.rows * whole.columns, pieces = plan.pieces();
+  Scratch sums(count * plan.depth_pieces, compute);
+  if (whole.beta != 0)
+    copy_rows(sums.data, whole.columns, compute, whole.d, whole.d_row, whole.dtype, whole.rows, whole.columns);
+  parallel_for(pieces * plan.depth_pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t part = i / pieces, piece = i % pieces;
+      int64_t row = piece / plan.column_pieces * plan.row_step, column = piece % plan.column_pieces * plan.column_step;
+      Product p = part_of(whole, plan, row, column, part * plan.depth_step);
+      p.c = moved(sums.data, part * count + row * whole.columns + column, compute);
+      p.d = p.c;
+      p.c_row = p.d_row = whole.columns;
+      if (part > 0) p.beta = 0;
+      multiply(p);
+    }
+  });
+  add_parts(sums.data, count, plan.depth_pieces, compute);
+  copy_rows(whole.c, whole.c_row, whole.dtype, sums.data, whole.columns, compute, whole.rows, whole.columns);
+}
+
+}  // namespace
+
+void gemm(const Gemm& g) {
+  int64_t batches = g.batch.product();
+  if (batches * g.rows * g.columns == 0) return;
+  Plan plan = make_plan(g, batches);
+  if (plan.depth_pieces > 1) {
+    for (int64_t i = 0; i < batches; ++i) multiply_by_depth(product_of(g, i), plan);
+    return;
+  }
+  bool converts = compute_dtype(g.dtype) != g.dtype;
+  int64_t pieces = plan.pieces();
+  double work =
+      static_cast<double>(plan.row_step) * static_cast<double>(plan.column_step) * static_cast<double>(plan.depth_step);
+  auto grain = static_cast<int64_t>(std::clamp(kPieceWork / 2 / std::max(work, 1.0), 1.0, 1e6));
+  parallel_for(batches * pieces, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Product p = product_of(g, i / pieces);
+      int64_t piece = i % pieces;
+      if (pieces > 1)
+        p = part_of(p, plan, piece / plan.column_pieces * plan.row_step, piece % plan.column_pieces * plan.column_step,
+                    0);
+      converts ? multiply_converted(p) : multiply(p);
+    }
+  });
+}
+
+}  // namespace tutti::products

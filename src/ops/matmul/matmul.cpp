@@ -1,0 +1,352 @@
+// Matrix products as operators. All of them are one kernel over gemm(): batches broadcast, and sums of products with a
+// vector are products of matrices with one row or column.
+#include <cmath>
+
+#include "base/check.h"
+#include "ops/matmul/gemm.h"
+#include "ops/sparse/arithmetic.h"
+#include "tensor/call.h"
+#include "tensor/impl.h"
+#include "tutti/operator.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+struct Scales {
+  double beta, alpha;
+  TUTTI_FIELDS(beta, alpha)
+};
+
+// ---- Checks and shapes
+
+void check_defined(const char* name, std::initializer_list<const Tensor*> operands) {
+  for (const Tensor* x : operands)
+    check<ValueError>(x->defined(), name, "an operand is undefined: it was never given a value");
+}
+
+void check_dims(const char* name, const Tensor& a, int64_t a_dims, const Tensor& b, int64_t b_dims) {
+  check<ShapeError>(a.dim() == a_dims && b.dim() == b_dims, name,
+                    "takes a tensor of {} dims and one of {}, not {} and {}", a_dims, b_dims, a, b);
+}
+
+// The last dim of a meets the second to last of b (its only one, if b is a vector).
+void check_inner(const char* name, const Tensor& a, const Tensor& b) {
+  int64_t inner = a.size(-1), other = b.size(b.dim() > 1 ? -2 : -1);
+  check<ShapeError>(inner == other, name, "inner sizes {} and {} differ: {}, {}", inner, other, a, b);
+}
+
+// What `infer` says of all products: one dtype, one device.
+TensorSpec spec_of(const Call& c, Shape sizes) {
+  const Tensor& a = c.input(c.inputs.size() - 2);
+  for (const Tensor* x : c.inputs) {
+    check<DTypeError>(x->dtype() == a.dtype(), c.op.name,
+                      "operands must have the same dtype, not {} and {}; cast() one of them", a, *x);
+    check<DeviceError>(x->device() == a.device(), c.op.name,
+                       "operands are on different devices: {}, {}; copy them to one with to(device)", a, *x);
+  }
+  return {.sizes = std::move(sizes), .dtype = a.dtype(), .device = a.device()};
+}
+
+Shape batch_sizes(const Tensor& x) { return Shape(std::span(x.sizes().data(), x.sizes().size() - 2)); }
+
+Shape batched_sizes(const char* name, const Tensor& a, const Tensor& b) {
+  check<ShapeError>(a.dim() >= 2 && b.dim() >= 2, name, "takes matrices or batches of them, not {} and {}", a, b);
+  check_inner(name, a, b);
+  Shape left = batch_sizes(a), right = batch_sizes(b), sizes = left;
+  if (!(left == right)) {
+    try {
+      sizes = broadcast_shapes(left, right);
+    } catch (const ShapeError&) {
+      fail<ShapeError>(
+          name, "the batches of {} and {} do not broadcast: sizes must be equal or 1, counted from the last", a, b);
+    }
+  }
+  sizes.push_back(a.size(-2));
+  sizes.push_back(b.size(-1));
+  return sizes;
+}
+
+// c of addmm and baddbmm: broadcast to the result.
+void check_added(const Call& c, const Shape& sizes) {
+  const Tensor& added = c.input(0);
+  bool fits = added.sizes().size() <= sizes.size();
+  for (size_t d = 0; fits && d < added.sizes().size(); ++d) {
+    int64_t size = added.sizes()[added.sizes().size() - 1 - d];
+    fits = size == 1 || size == sizes[sizes.size() - 1 - d];
+  }
+  check<ShapeError>(fits, c.op.name, "{} cannot be broadcast to the product's shape {}", added, sizes);
+  const auto& s = c.as<Scales>();
+  auto whole = [](double x) { return x == std::trunc(x) && std::abs(x) < 0x1p63; };
+  check<ValueError>(is_differentiable(added.dtype()) || (whole(s.beta) && whole(s.alpha)), c.op.name,
+                    "beta {} and alpha {} must be whole numbers for {}", s.beta, s.alpha, added);
+}
+
+// ---- The kernel
+
+// Strides of x's batch dims, broadcast to `dims` of them; those of size one count as zero.
+Shape batch_strides(const Tensor& x, size_t dims) {
+  Shape strides(dims, 0);
+  size_t own = x.sizes().size() - 2;
+  for (size_t d = 0; d < own; ++d)
+    if (x.sizes()[d] != 1) strides[dims - own + d] = x.strides()[d];
+  return strides;
+}
+
+// Lets gemm read the summand where it lies if it has rows of neighbouring numbers; else copies it into the output.
+void set_added(products::Gemm& g, const Tensor& added, const Tensor& out) {
+  const Shape& sizes = added.sizes();
+  bool matrix = out.dim() == 2 && sizes.size() >= 1 && sizes.back() == out.size(1) &&
+                (added.strides().back() == 1 || out.size(1) == 1);
+  if (matrix) {
+    g.d = added.raw_data();
+    g.d_row = sizes.size() == 2 && sizes[0] != 1 ? added.strides()[0] : 0;
+  } else if (added.is_contiguous() && sizes == out.sizes()) {
+    g.d = added.raw_data();
+    g.d_row = g.columns;
+  } else {
+    copy_into(out, added);
+  }
+}
+
+// out = beta·added + alpha·a@b
+void multiply(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor* added = nullptr, Scales s = {0, 1}) {
+  if (out.numel() == 0) return;
+  int64_t columns = b.size(-1);
+  products::Gemm g{.dtype = out.dtype(),
+                 .rows = a.size(-2),
+                 .columns = columns,
+                 .depth = a.size(-1),
+                 .a = {},
+                 .b = {},
+                 .c = out.raw_data(),
+                 .c_row = columns,
+                 .alpha = s.alpha,
+                 .beta = s.beta};
+  // A sum of nothing is a sum of one zero.
+  alignas(16) static const std::byte zero[16]{};
+  if (g.depth == 0) {
+    g.depth = 1;
+    g.a = g.b = {zero, 0, 0};
+  } else {
+    g.a = {a.raw_data(), a.stride(-2), g.depth == 1 ? 1 : a.stride(-1)};
+    g.b = {b.raw_data(), b.stride(-2), columns == 1 ? 1 : b.stride(-1)};
+    if (out.dim() > 2) {
+      g.batch = batch_sizes(out);
+      g.a_batch = batch_strides(a, g.batch.size());
+      g.b_batch = batch_strides(b, g.batch.size());
+    }
+  }
+  if (s.beta != 0) set_added(g, *added, out);
+  products::gemm(g);
+}
+
+Tensor adjoint(const Tensor& x) { return transpose(x.is_complex() ? conj(x) : x, -2, -1); }
+Tensor conjugate(const Tensor& x) { return x.is_complex() ? conj(x) : x; }
+Tensor scaled(const Tensor& x, double factor) { return factor == 1 ? x : x * factor; }
+
+Tensor batched(const Tensor& a, const Tensor& b);
+
+// ---- Operators
+
+const Operator mm_op{
+    .name = "mm",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor &a = c.input(0), &b = c.input(1);
+          check_dims("mm", a, 2, b, 2);
+          check_inner("mm", a, b);
+          out[0] = spec_of(c, {a.size(0), b.size(1)});
+        },
+    .cpu = [](const Call& c) { multiply(c.output(), c.input(0), c.input(1)); },
+    .gradient =
+        [](GradientCall& c) {
+          if (c.needs(0)) c.set(0, mm(c.grad(), adjoint(c.input(1))));
+          if (c.needs(1)) c.set(1, mm(adjoint(c.input(0)), c.grad()));
+        },
+    .saves_inputs = 0b11,
+    .autocast = AutocastPolicy::low_precision,
+};
+
+// Also the product of matmul: batches of any number of dims, broadcast.
+const Operator bmm_op{
+    .name = "bmm",
+    .infer = [](const Call& c,
+                std::span<TensorSpec> out) { out[0] = spec_of(c, batched_sizes("bmm", c.input(0), c.input(1))); },
+    .cpu = [](const Call& c) { multiply(c.output(), c.input(0), c.input(1)); },
+    .gradient =
+        [](GradientCall& c) {
+          if (c.needs(0)) c.set(0, batched(c.grad(), adjoint(c.input(1))));
+          if (c.needs(1)) c.set(1, batched(adjoint(c.input(0)), c.grad()));
+        },
+    .saves_inputs = 0b11,
+    .autocast = AutocastPolicy::low_precision,
+};
+
+void added_gradient(GradientCall& c) {
+  const auto& s = c.as<Scales>();
+  if (c.needs(0)) c.set(0, s.beta == 0 ? zeros_like(c.grad()) : scaled(c.grad(), s.beta));
+  if (c.needs(1)) c.set(1, scaled(batched(c.grad(), adjoint(c.input(2))), s.alpha));
+  if (c.needs(2)) c.set(2, scaled(batched(adjoint(c.input(1)), c.grad()), s.alpha));
+}
+
+const Operator addmm_op{
+    .name = "addmm",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor &a = c.input(1), &b = c.input(2);
+          check_dims("addmm", a, 2, b, 2);
+          check_inner("addmm", a, b);
+          Shape sizes{a.size(0), b.size(1)};
+          check_added(c, sizes);
+          out[0] = spec_of(c, sizes);
+        },
+    .cpu = [](const Call& c) { multiply(c.output(), c.input(1), c.input(2), &c.input(0), c.as<Scales>()); },
+    .gradient = added_gradient,
+    .saves_inputs = 0b110,
+    .autocast = AutocastPolicy::low_precision,
+};
+
+const Operator baddbmm_op{
+    .name = "baddbmm",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor &a = c.input(1), &b = c.input(2);
+          check_dims("baddbmm", a, 3, b, 3);
+          Shape sizes = batched_sizes("baddbmm", a, b);
+          check_added(c, sizes);
+          out[0] = spec_of(c, sizes);
+        },
+    .cpu = [](const Call& c) { multiply(c.output(), c.input(1), c.input(2), &c.input(0), c.as<Scales>()); },
+    .gradient = added_gradient,
+    .saves_inputs = 0b110,
+    .autocast = AutocastPolicy::low_precision,
+};
+
+// The result as a matrix, x as one column: without autograd, since kernels call this.
+Tensor as_matrix(const Tensor& x, int64_t rows, int64_t columns) {
+  NoGrad guard;
+  Tensor dense = x.contiguous();
+  return make_alias(dense, {rows, columns}, {columns, 1}, dense.storage_offset());
+}
+
+const Operator mv_op{
+    .name = "mv",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          check_dims("mv", c.input(0), 2, c.input(1), 1);
+          check_inner("mv", c.input(0), c.input(1));
+          out[0] = spec_of(c, {c.input(0).size(0)});
+        },
+    .cpu =
+        [](const Call& c) {
+          const Tensor& a = c.input(0);
+          multiply(as_matrix(c.output(), a.size(0), 1), a, as_matrix(c.input(1), a.size(1), 1));
+        },
+    .gradient =
+        [](GradientCall& c) {
+          if (c.needs(0)) c.set(0, outer(c.grad(), conjugate(c.input(1))));
+          if (c.needs(1)) c.set(1, mv(adjoint(c.input(0)), c.grad()));
+        },
+    .saves_inputs = 0b11,
+    .autocast = AutocastPolicy::low_precision,
+};
+
+const Operator dot_op{
+    .name = "dot",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          check_dims("dot", c.input(0), 1, c.input(1), 1);
+          check_inner("dot", c.input(0), c.input(1));
+          out[0] = spec_of(c, {});
+        },
+    .cpu =
+        [](const Call& c) {
+          int64_t n = c.input(0).size(0);
+          multiply(as_matrix(c.output(), 1, 1), as_matrix(c.input(0), 1, n), as_matrix(c.input(1), n, 1));
+        },
+    .gradient =
+        [](GradientCall& c) {
+          if (c.needs(0)) c.set(0, c.grad() * conjugate(c.input(1)));
+          if (c.needs(1)) c.set(1, c.grad() * conjugate(c.input(0)));
+        },
+    .saves_inputs = 0b11,
+    .autocast = AutocastPolicy::widest,
+};
+
+Tensor batched(const Tensor& a, const Tensor& b) {
+  return a.dim() == 2 && b.dim() == 2 ? mm(a, b) : call(bmm_op, {&a, &b});
+}
+
+// A number given as the summand takes the product's dtype.
+Tensor summand(const Tensor& c, const Tensor& a) { return c.is_number() ? cast(c, a.dtype()) : c; }
+
+}  // namespace
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  check_defined("mm", {&a, &b});
+  if (a.is_sparse() || b.is_sparse()) return sparse_mm(a, b);
+  return call(mm_op, {&a, &b});
+}
+
+Tensor mv(const Tensor& a, const Tensor& x) {
+  check_defined("mv", {&a, &x});
+  return call(mv_op, {&a, &x});
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  check_defined("bmm", {&a, &b});
+  check_dims("bmm", a, 3, b, 3);
+  check<ShapeError>(a.size(0) == b.size(0), "bmm", "batches of {} and {} matrices: {}, {}; matmul() broadcasts them",
+                    a.size(0), b.size(0), a, b);
+  return call(bmm_op, {&a, &b});
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  check_defined("dot", {&a, &b});
+  return call(dot_op, {&a, &b});
+}
+
+Tensor outer(const Tensor& a, const Tensor& b) {
+  check_defined("outer", {&a, &b});
+  check_dims("outer", a, 1, b, 1);
+  return unsqueeze(a, 1) * b;
+}
+
+Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  check_defined("addmm", {&c, &a, &b});
+  if (a.is_sparse() || b.is_sparse()) return scaled(c, beta) + scaled(sparse_mm(a, b), alpha);
+  Tensor added = summand(c, a);
+  Scales s{beta, alpha};
+  return call(addmm_op, {&added, &a, &b}, attributes(s));
+}
+
+Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  check_defined("baddbmm", {&c, &a, &b});
+  Tensor added = summand(c, a);
+  Scales s{beta, alpha};
+  return call(baddbmm_op, {&added, &a, &b}, attributes(s));
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_defined("matmul", {&a, &b});
+  check<ShapeError>(a.dim() > 0 && b.dim() > 0, "matmul",
+                    "takes tensors of at least one dim, not {} and {}; use * for numbers", a, b);
+  if (a.is_sparse() || b.is_sparse()) return mm(a, b);
+  check_inner("matmul", a, b);
+  if (b.dim() <= 2) {
+    if (a.dim() == 1) return b.dim() == 1 ? dot(a, b) : mv(transpose(b, 0, 1), a);
+    if (a.dim() == 2) return b.dim() == 1 ? mv(a, b) : mm(a, b);
+    // One product of many rows rather than many products.
+    Shape sizes(std::span(a.sizes().data(), a.sizes().size() - 1));
+    Tensor rows = reshape(a, {sizes.product(), a.size(-1)});
+    if (b.dim() == 2) sizes.push_back(b.size(1));
+    return reshape(b.dim() == 1 ? mv(rows, b) : mm(rows, b), sizes);
+  }
+  Tensor left = a.dim() == 1 ? unsqueeze(a, 0) : a;
+  batched_sizes("matmul", left, b);
+  Tensor product = batched(left, b);
+  return a.dim() == 1 ? squeeze(product, -2) : product;
+}
+
+}  // namespace tutti

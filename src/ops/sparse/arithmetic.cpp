@@ -1,0 +1,227 @@
+#include "ops/sparse/arithmetic.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "base/check.h"
+#include "ops/sparse/coalesce.h"
+#include "ops/sparse/sparse.h"
+#include "tensor/call.h"
+#include "tutti/operator.h"
+
+namespace tutti {
+namespace {
+
+// ---- Sums
+
+Tensor joined(const Tensor& a, const Tensor& b, int64_t dim, DType dtype) {
+  Shape sizes = a.sizes();
+  sizes[static_cast<size_t>(dim)] += b.size(dim);
+  Tensor all = make_tensor(sizes, dtype, a.device());
+  copy_into(narrow(all, dim, 0, a.size(dim)), a);
+  copy_into(narrow(all, dim, a.size(dim), b.size(dim)), b);
+  return all;
+}
+
+const Operator sparse_add_op{
+    .name = "sparse_add",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          out[0] = {.sizes = c.input(0).sizes(),
+                    .dtype = promote(c.input(0).dtype(), c.input(1).dtype()),
+                    .device = c.input(0).device()};
+        },
+    .cpu =
+        [](const Call& c) {
+          NoGrad guard;
+          const SparseParts &a = sparse_parts(c.input(0)), &b = sparse_parts(c.input(1));
+          Tensor indices = joined(a.indices, b.indices, 1, DType::i64);
+          Tensor values = joined(a.values, b.values, 0, promote(a.values.dtype(), b.values.dtype()));
+          c.output() = coalesced(make_sparse(indices, values, c.input(0).sizes(), false));
+        },
+    .gradient =
+        [](GradientCall& c) {
+          c.set(0, c.grad());
+          c.set(1, c.grad());
+        },
+    .dynamic_shape = true,
+    .sparse = true,
+};
+
+// dense + sparse, also in place.
+const Operator sparse_add_dense_op{
+    .name = "sparse_add_dense",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          out[0] = {.sizes = c.input(0).sizes(),
+                    .dtype = promote(c.input(0).dtype(), c.input(1).dtype()),
+                    .device = c.input(0).device()};
+        },
+    .cpu =
+        [](const Call& c) {
+          NoGrad guard;
+          const Tensor &dense = c.input(0), &out = c.output();
+          if (out.numel() == 0) return;
+          bool in_place = dense.shares_storage(out) && dense.raw_data() == out.raw_data();
+          if (!in_place) copy_into(out, dense);
+          Tensor x = coalesced(c.input(1));
+          auto positions = entry_positions(sparse_parts(x).indices, x.sizes());
+          Tensor values = sparse_parts(x).values.detach().to(out.dtype()).contiguous();
+          if (values.numel() == 0) return;
+          int64_t width = values.numel() / values.size(0);
+          with_type(out.dtype(), [&]<class T>() {
+            const T* from = values.data<T>();
+            T* to = out.data<T>();
+            for_rows(values.size(0), row_bytes(values), [&](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) {
+                T* row = to + positions[static_cast<size_t>(i)] * width;
+                for (int64_t j = 0; j < width; ++j) row[j] = static_cast<T>(row[j] + from[i * width + j]);
+              }
+            });
+          });
+        },
+    .gradient =
+        [](GradientCall& c) {
+          c.set(0, c.grad());
+          c.set(1, c.grad());
+        },
+    .sparse = true,
+};
+
+void check_alike(const char* name, const Tensor& a, const Tensor& b) {
+  check<DeviceError>(a.device() == b.device() || a.is_number() || b.is_number(), name,
+                     "inputs are on different devices: {}, {}", describe(a), describe(b));
+}
+
+bool fits_into(const Shape& small, const Shape& large) {
+  if (small.size() > large.size()) return false;
+  size_t missing = large.size() - small.size();
+  for (size_t d = 0; d < small.size(); ++d)
+    if (small[d] != 1 && small[d] != large[d + missing]) return false;
+  return true;
+}
+
+Tensor negated(const Tensor& x) {
+  Tensor result;
+  return sparse_unary("neg", x, result) ? result : neg(x);
+}
+
+bool is_scalar(const Tensor& x) { return !x.is_sparse() && x.dim() == 0; }
+
+Tensor add_sparse(const char* name, const Tensor& a, const Tensor& b) {
+  check_alike(name, a, b);
+  if (a.is_sparse() && b.is_sparse()) {
+    check<ShapeError>(a.sizes() == b.sizes() && a.sparse_dim() == b.sparse_dim(), name,
+                      "sparse tensors must have the same shape and sparse dims: {} ({} sparse), {} ({} sparse)",
+                      describe(a), a.sparse_dim(), describe(b), b.sparse_dim());
+    return call(sparse_add_op, {&a, &b});
+  }
+  const Tensor &sparse = a.is_sparse() ? a : b, &dense = a.is_sparse() ? b : a;
+  if (dense.is_number() || !fits_into(dense.sizes(), sparse.sizes())) return add(to_dense(sparse), dense);
+  Tensor full = expand(dense, sparse.sizes());
+  return call(sparse_add_dense_op, {&full, &sparse});
+}
+
+// ---- Products
+
+// Where gradients will be asked for, entries must be one to a position: see Note [Gradients of sparse tensors].
+Tensor canonical(const Tensor& x, const Tensor& other) {
+  return grad_enabled() && (x.requires_grad() || other.requires_grad()) ? coalesce(x) : x;
+}
+
+Tensor multiply_sparse(const Tensor& x, const Tensor& y) {
+  Tensor a = canonical(x, y);
+  if (is_scalar(y)) return sparse_with_values(a, mul(sparse_values(a), y));
+  check_alike("mul", x, y);
+  check<ShapeError>(y.is_sparse() ? x.sizes() == y.sizes() : fits_into(y.sizes(), x.sizes()), "mul",
+                    "{} cannot be multiplied by {}: sparse tensors are not broadcast", describe(x), describe(y));
+  Tensor b = y.is_sparse() ? y : expand(y, x.sizes());
+  return sparse_with_values(a, mul(sparse_values(a), sparse_gather(b, sparse_parts(a).indices)));
+}
+
+Tensor divide_sparse(const Tensor& x, const Tensor& y) {
+  check<ValueError>(
+      x.is_sparse() && is_scalar(y), "div",
+      "{} / {}: sparse tensors are divided by numbers only (elsewhere the result would not be sparse); use to_dense()",
+      describe(x), describe(y));
+  Tensor a = canonical(x, y);
+  return sparse_with_values(a, div(sparse_values(a), y));
+}
+
+void replace_parts(Tensor& a, const Tensor& result, const char* name) {
+  check<ShapeError>(result.is_sparse(), name, "{} cannot become the dense result; use the out-of-place form",
+                    describe(a));
+  check<DTypeError>(category(a.dtype()) >= category(result.dtype()), name,
+                    "the result is {} and cannot be written into {}", result.dtype(), describe(a));
+  Tensor fresh = cast(result, a.dtype());
+  // The new values carry the count of writes on, so that whoever saved `a` for backward notices.
+  fresh.set_version(a.version());
+  *impl(a)->sparse = sparse_parts(fresh);
+  versioned_storage(impl(a))->wrote(name);
+}
+
+}  // namespace
+
+bool sparse_binary(const char* name, const Tensor& a, const Tensor& b, Tensor& result) {
+  if (!a.defined() || !b.defined() || (!a.is_sparse() && !b.is_sparse())) return false;
+  std::string_view op = name;
+  if (op == "add") {
+    result = add_sparse(name, a, b);
+  } else if (op == "sub") {
+    result = add_sparse(name, a, negated(b));
+  } else if (op == "mul") {
+    result = a.is_sparse() ? multiply_sparse(a, b) : multiply_sparse(b, a);
+  } else if (op == "div") {
+    result = divide_sparse(a, b);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool sparse_binary_(const char* name, Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || (!a.is_sparse() && !b.is_sparse())) return false;
+  std::string_view op = name;
+  if (!a.is_sparse()) {
+    if (op != "add" && op != "sub") return false;
+    check_alike(name, a, b);
+    check<ShapeError>(fits_into(b.sizes(), a.sizes()), name, "{} cannot be added to {} in place", describe(b),
+                      describe(a));
+    Tensor term = op == "sub" ? negated(b) : b;
+    if (b.sizes() == a.sizes())
+      call_out(sparse_add_dense_op, {&a, &term}, a);
+    else
+      a.add_(to_dense(term));
+    return true;
+  }
+  check<GradError>(
+      !grad_enabled() || !(a.requires_grad() || b.requires_grad()), name,
+      "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad",
+      describe(a));
+  NoGrad guard;
+  Tensor result;
+  if (!sparse_binary(name, a, b, result)) return false;
+  replace_parts(a, result, name);
+  return true;
+}
+
+bool sparse_unary(const char* name, const Tensor& x, Tensor& result) {
+  if (!x.defined() || !x.is_sparse()) return false;
+  struct Known {
+    std::string_view name;
+    Tensor (*function)(const Tensor&);
+    bool linear;  // may be applied to duplicates before they are added
+  };
+  static constexpr Known known[] = {{"neg", neg, true},    {"conj", conj, true},  {"abs", abs, false},
+                                    {"sign", sign, false}, {"sqrt", sqrt, false}, {"square", square, false},
+                                    {"relu", relu, false}};
+  for (const Known& k : known) {
+    if (k.name != name) continue;
+    Tensor a = k.linear ? canonical(x, x) : coalesce(x);
+    result = sparse_with_values(a, k.function(sparse_values(a)));
+    return true;
+  }
+  return false;
+}
+
+}  // namespace tutti

@@ -1,0 +1,205 @@
+// call(): the only way by which any operator runs.
+#include "autograd/meta.h"
+#include "autograd/operator_node.h"
+#include "base/check.h"
+#include "tensor/call.h"
+#include "tensor/impl.h"
+#include "tutti/operator.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+// Inputs that are copied because the output overlaps them: kept alive for the length of the call.
+struct Replacements {
+  SmallVector<Tensor, 2> tensors;
+  SmallVector<const Tensor*, 4> pointers;
+};
+
+bool same_elements(const TensorImpl* a, const TensorImpl* b) {
+  return a->offset == b->offset && a->dtype == b->dtype && a->sizes == b->sizes && a->strides == b->strides;
+}
+
+// An output the caller gave: may this operator write its result there?
+void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out, bool recording) {
+  const TensorImpl* t = impl(out);
+  check<ValueError>(t->layout == Layout::strided, op.name, "cannot write into {}; use the out-of-place form", out);
+  check<ShapeError>(t->sizes == spec.sizes, op.name, "the result of shape {} cannot be written into {}", spec.sizes, out);
+  check<DTypeError>(category(t->dtype) >= category(spec.dtype), op.name,
+                    "the result is {} and cannot be written into {} without losing its kind; cast it first", spec.dtype, out);
+  check<DeviceError>(t->device == spec.device, op.name, "the result is on {} and cannot be written into {}", spec.device, out);
+  check<ShapeError>(!overlaps_itself(t->sizes, t->strides), op.name,
+                    "elements of {} share memory (an expanded view?) and cannot be written one by one; clone() it first", out);
+  check<GradError>(!recording || !is_protected_leaf(t), op.name,
+                   "{} is (a view of) a leaf that requires a gradient: writing it in place would lose its history; do it inside "
+                   "NoGrad, or use the out-of-place form",
+                   out);
+  check<GradError>(!recording || !t->inference, op.name, "{} was made in inference mode and cannot be written while gradients are "
+                   "recorded; clone() it first", out);
+}
+
+Tensor make_output(const Operator& op, const TensorSpec& spec, std::span<const Tensor* const> inputs) {
+  if (op.view_of >= 0) {
+    const Tensor& x = *inputs[static_cast<size_t>(op.view_of)];
+    Tensor view = make_alias(x, spec.sizes, spec.strides, spec.offset);
+    TensorImpl* v = impl(view);
+    v->dtype = spec.dtype;
+    v->number = false;
+    v->base = impl(x)->base.defined() ? impl(x)->base : x;
+    v->base_generation = impl(v->base)->autograd ? impl(v->base)->autograd->generation : 0;
+    return view;
+  }
+  return spec.strided ? make_tensor(spec.sizes, spec.strides, spec.dtype, spec.device)
+                      : make_tensor(spec.sizes, spec.dtype, spec.device);
+}
+
+bool check_inputs(const Operator& op, std::span<const Tensor* const> inputs, bool may_record) {
+  bool needs_gradient = false;
+  for (const Tensor* x : inputs) {
+    if (!x->defined()) continue;
+    const TensorImpl* t = impl(*x);
+    if (t->layout == Layout::sparse && !op.sparse) [[unlikely]]
+      fail<ValueError>(op.name, "{} is sparse; use its values(), or to_dense() it", *x);
+    if (t->storage && t->numel != 0 && !t->device.is_meta() && t->storage->bytes < static_cast<size_t>(t->offset + t->numel) * size_of(t->dtype))
+      check_readable(*x, op.name);
+    if (may_record && requires_grad(t)) needs_gradient = true;
+  }
+  return needs_gradient;
+}
+
+// Everything that only calls with given outputs need: checks, copies of overlapped inputs, a detour through a fresh
+// tensor where the kernel could not write the given one itself.
+struct InPlace {
+  SmallVector<Tensor, 2> given;
+  SmallVector<Tensor, 2> targets;          // what the kernel writes; the caller's own handles may be inputs as well
+  SmallVector<Tensor, 2> overlapped;       // owns the copies
+  SmallVector<const Tensor*, 4> inputs;
+  SmallVector<Tensor, 2> saved_copies;     // of inputs that the gradient needs and the kernel overwrites
+
+  InPlace(const Operator& op, std::span<const Tensor* const> original, std::span<Tensor> outputs, std::span<TensorSpec> specs,
+          bool grad_mode, bool recording) {
+    given.resize(outputs.size());
+    targets.resize(outputs.size());
+    overlapped.resize(original.size());
+    saved_copies.resize(original.size());
+    for (const Tensor* x : original) inputs.push_back(x);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Tensor& out = outputs[i];
+      if (!out.defined()) continue;
+      check_output(op, specs[i], out, grad_mode);
+      given[i] = out;
+      for (size_t k = 0; k < original.size(); ++k) {
+        if (!original[k]->defined() || !original[k]->shares_storage(out)) continue;
+        NoGrad no_grad;
+        if (recording && op.saves_inputs >> k & 1) saved_copies[k] = original[k]->detach().clone();
+        if (!same_elements(impl(*original[k]), impl(out))) {
+          overlapped[k] = original[k]->detach().clone();
+          inputs[k] = &overlapped[k];
+        }
+      }
+      const TensorSpec& spec = specs[i];
+      const TensorImpl* t = impl(out);
+      bool writable = op.pointwise || (t->dtype == spec.dtype && (spec.strided ? t->strides == spec.strides : t->contiguous));
+      targets[i] = writable       ? out
+                   : spec.strided ? make_tensor(spec.sizes, spec.strides, spec.dtype, spec.device)
+                                  : make_tensor(spec.sizes, spec.dtype, spec.device);
+    }
+  }
+  // Copies detoured results to where they belong and counts the writes.
+  void finish(const Operator& op, std::span<Tensor> outputs) {
+    bool count = !(context().modes & kPreserveVersion);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!given[i].defined()) {
+        outputs[i] = targets[i];
+        continue;
+      }
+      if (!targets[i].is_same(given[i])) {
+        NoGrad no_grad;
+        copy_into(given[i], targets[i]);
+      }
+      if (count) impl(outputs[i])->storage->wrote(op.name);
+    }
+  }
+};
+
+void attach(const Ref<OperatorNode>& node, std::span<Tensor> outputs, InPlace* in_place) {
+  node->outputs = static_cast<uint32_t>(outputs.size());
+  node->device = impl(outputs[0])->device;
+  for (uint32_t i = 0; i < outputs.size(); ++i) {
+    if (!is_differentiable(impl(outputs[i])->dtype)) continue;
+    if (in_place && in_place->given[i].defined()) {
+      rebase_history(outputs[i], Ref<Node>(node.get()), i);
+      continue;
+    }
+    auto* meta = new AutogradMeta;
+    meta->node = Ref<Node>(node.get());
+    meta->output = i;
+    impl(outputs[i])->autograd = meta;
+  }
+  node->save_outputs(outputs);
+}
+
+[[noreturn]] void no_kernel(const Operator& op, Device device, std::span<const Tensor* const> inputs) {
+  std::string list;
+  for (const Tensor* x : inputs) list += (list.empty() ? "" : ", ") + (x->defined() ? describe(*x) : "undefined");
+  if (device.is_meta() && op.dynamic_shape)
+    fail<DeviceError>(op.name, "the shape of the result depends on values, which meta tensors ({}) do not have", list);
+  fail<DeviceError>(op.name, "there is no kernel for {} (inputs: {})", device, list);
+}
+
+}  // namespace
+
+void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes, std::span<Tensor> outputs) {
+  Context& current = context();
+  uint32_t modes = current.modes;
+  if (modes & (kAutocastMode | kTraceMode)) [[unlikely]]
+    if (call_in_mode(op, inputs, attributes, outputs)) return;
+
+  Call c{op, inputs, attributes, outputs};
+  SmallVector<TensorSpec, 1> specs(outputs.size());
+  op.infer(c, specs.span());
+
+  bool grad_mode = modes & kGradMode;
+  bool recording = check_inputs(op, inputs, grad_mode && op.gradient);
+  std::optional<InPlace> in_place;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].defined() && !in_place) in_place.emplace(op, inputs, outputs, specs.span(), grad_mode, recording);
+  if (in_place) {
+    c.inputs = in_place->inputs.span();
+    c.outputs = in_place->targets.span();
+  }
+
+  Ref<OperatorNode> node;
+  if (recording) {
+    node = make_node<OperatorNode>(op);
+    node->set_inputs(inputs, in_place ? in_place->saved_copies.span() : std::span<Tensor>());
+    node->set_attributes(attributes);
+    number_node(*node);
+    if (modes & kAnomalyMode) [[unlikely]]
+      note_origin(*node);
+  }
+
+  Device device = specs[0].device;
+  if (!op.dynamic_shape)
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (!c.outputs[i].defined()) c.outputs[i] = make_output(op, specs[i], inputs);
+  if (op.view_of < 0 && (!device.is_meta() || op.dynamic_shape)) {
+    Kernel kernel = op.kernel(device.kind);
+    if (!kernel) no_kernel(op, device, inputs);
+    if (device == current.device) [[likely]] {
+      kernel(c);
+    } else {
+      DeviceGuard guard(device);
+      kernel(c);
+    }
+  }
+  if (in_place) in_place->finish(op, outputs);
+  if (modes & kInferenceMode) [[unlikely]]
+    for (auto& out : outputs) impl(out)->inference = true;
+  if (recording)
+    attach(node, outputs, in_place ? &*in_place : nullptr);
+  else if (in_place && grad_mode)
+    for (auto& out : outputs) rebase_history(out, {}, 0);
+}
+
+}  // namespace tutti

@@ -1,0 +1,181 @@
+#include "tensor/impl.h"
+
+#include <algorithm>
+
+#include "autograd/meta.h"
+#include "base/check.h"
+
+namespace tutti {
+
+TensorImpl::~TensorImpl() { delete autograd; }
+
+void detail::destroy_tensor(Handle* handle) noexcept { delete static_cast<TensorImpl*>(handle); }
+
+Shape contiguous_strides(const Shape& sizes) {
+  Shape strides;
+  strides.resize(sizes.size());
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
+Shape channels_last_strides(const Shape& sizes) {
+  size_t n = sizes.size();
+  check<ShapeError>(n == 4 || n == 5, "channels_last", "needs 4 or 5 dims, not {}", sizes);
+  Shape strides;
+  strides.resize(n);
+  int64_t step = 1;
+  auto put = [&](size_t d) {
+    strides[d] = step;
+    step *= std::max<int64_t>(sizes[d], 1);
+  };
+  put(1);
+  for (size_t d = n; d-- > 2;) put(d);
+  put(0);
+  return strides;
+}
+
+bool is_contiguous(const Shape& sizes, const Shape& strides) {
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] == 0) return true;
+    if (sizes[d] != 1 && strides[d] != step) return false;
+    step *= sizes[d];
+  }
+  return true;
+}
+
+namespace {
+// (stride, size) of the dims that matter, smallest stride first.
+std::vector<std::pair<int64_t, int64_t>> sorted_dims(const Shape& sizes, const Shape& strides) {
+  std::vector<std::pair<int64_t, int64_t>> dims;
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1) dims.emplace_back(strides[d], sizes[d]);
+  std::sort(dims.begin(), dims.end());
+  return dims;
+}
+}  // namespace
+
+bool is_dense(const Shape& sizes, const Shape& strides) {
+  if (sizes.product() == 0) return true;
+  int64_t step = 1;
+  for (auto [stride, size] : sorted_dims(sizes, strides)) {
+    if (stride != step) return false;
+    step *= size;
+  }
+  return true;
+}
+
+bool overlaps_itself(const Shape& sizes, const Shape& strides) {
+  if (is_contiguous(sizes, strides) || sizes.product() == 0) return false;
+  int64_t reach = 0;  // the largest offset that the smaller dims can make
+  for (auto [stride, size] : sorted_dims(sizes, strides)) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
+int64_t span_elements(const Shape& sizes, const Shape& strides) {
+  int64_t last = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return 0;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return last + 1;
+}
+
+int64_t wrap_dim(int64_t dim, int64_t dims, const char* operation) {
+  int64_t n = std::max<int64_t>(dims, 1);  // a zero-dimensional tensor takes 0 and -1
+  check<IndexError>(dim >= -n && dim < n, operation, "dim {} is out of range for a tensor of {} dims: use {} to {}", dim,
+                    dims, -n, n - 1);
+  return dim < 0 ? dim + n : dim;
+}
+
+void TensorImpl::set_sizes(const Shape& new_sizes) {
+  sizes = new_sizes;
+  strides = contiguous_strides(sizes);
+  numel = sizes.product();
+  contiguous = true;
+  offset = 0;
+}
+
+void TensorImpl::set_geometry(const Shape& new_sizes, const Shape& new_strides, int64_t new_offset) {
+  sizes = new_sizes;
+  strides = new_strides;
+  offset = new_offset;
+  numel = sizes.product();
+  contiguous = is_contiguous(sizes, strides);
+}
+
+namespace {
+void check_sizes(const Shape& sizes) {
+  unsigned __int128 product = 1;
+  for (int64_t s : sizes) {
+    check<ShapeError>(s >= 0, "empty", "sizes must not be negative: {}", sizes);
+    product *= static_cast<unsigned __int128>(s ? s : 1);
+    check<ShapeError>(product < (static_cast<unsigned __int128>(1) << 59), "empty", "{} has too many elements", sizes);
+  }
+}
+}  // namespace
+
+Tensor make_tensor(const Shape& sizes, DType dtype, Device device) {
+  auto* t = new TensorImpl;
+  Tensor result(t);
+  t->dtype = dtype;
+  t->device = device;
+  t->set_sizes(sizes);
+  if (t->numel > (int64_t{1} << 31) || t->numel <= 0) check_sizes(sizes);
+  t->storage = make_storage(static_cast<size_t>(t->numel) * size_of(dtype), device);
+  return result;
+}
+
+Tensor make_tensor(const Shape& sizes, const Shape& strides, DType dtype, Device device) {
+  check_sizes(sizes);
+  auto* t = new TensorImpl;
+  Tensor result(t);
+  t->dtype = dtype;
+  t->device = device;
+  t->set_geometry(sizes, strides, 0);
+  t->storage = make_storage(static_cast<size_t>(span_elements(sizes, strides)) * size_of(dtype), device);
+  return result;
+}
+
+Tensor make_alias(const Tensor& x, const Shape& sizes, const Shape& strides, int64_t offset) {
+  auto* t = new TensorImpl;
+  Tensor result(t);
+  t->dtype = x.dtype();
+  t->device = x.device();
+  t->layout = x.layout();
+  t->number = impl(x)->number;
+  t->inference = impl(x)->inference;
+  t->storage = impl(x)->storage;
+  if (impl(x)->sparse) t->sparse = std::make_unique<SparseParts>(*impl(x)->sparse);
+  t->set_geometry(sizes, strides, offset);
+  return result;
+}
+
+Tensor make_sparse(const Tensor& indices, const Tensor& values, const Shape& sizes, bool coalesced) {
+  auto* t = new TensorImpl;
+  Tensor result(t);
+  t->dtype = values.dtype();
+  t->device = values.device();
+  t->layout = Layout::sparse;
+  t->set_sizes(sizes);
+  t->sparse = std::make_unique<SparseParts>(SparseParts{indices, values, coalesced});
+  return result;
+}
+
+void check_readable(const Tensor& x, const char* operation) {
+  const TensorImpl* t = impl(x);
+  if (!t->storage) return;
+  size_t needed = static_cast<size_t>(t->numel == 0 ? 0 : t->offset + span_elements(t->sizes, t->strides)) * size_of(t->dtype);
+  check<ValueError>(needed <= t->storage->bytes, operation,
+                    "the storage of {} holds {} bytes of the {} it needs: it was resized; resize it back first", x,
+                    t->storage->bytes, needed);
+}
+
+}  // namespace tutti

@@ -1,0 +1,214 @@
+#include "tutti/tensor.h"
+
+#include <cstring>
+
+#include "autograd/meta.h"
+#include "base/check.h"
+#include "tensor/call.h"
+#include "tensor/impl.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+template <class T>
+Tensor make_number(DType dtype, T value) {
+  Tensor t = make_tensor({}, dtype, Device());
+  std::memcpy(impl(t)->storage->data, &value, sizeof value);
+  impl(t)->number = true;
+  return t;
+}
+
+const TensorImpl* get(const Tensor& t, const char* what) {
+  check<ValueError>(t.defined(), what, "the tensor is undefined: it was never given a value");
+  return impl(t);
+}
+
+// The only element, by its own type.
+template <class F>
+auto read_item(const Tensor& t, F&& f) {
+  const TensorImpl* x = get(t, "item");
+  check<ShapeError>(x->numel == 1, "item", "{} has {} elements, not one", t, x->numel);
+  check<DeviceError>(x->device.is_cpu(), "item", "{} has no values to read here; copy it to a cpu first", t);
+  if (x->layout == Layout::sparse) return f(to_dense(t));
+  check_readable(t, "item");
+  return f(t);
+}
+
+}  // namespace
+
+Tensor Tensor::from_bool(bool value) { return make_number(DType::boolean, value); }
+Tensor Tensor::from_int(int64_t value) { return make_number(DType::i64, value); }
+Tensor Tensor::from_double(double value) { return make_number(DType::f64, value); }
+Tensor Tensor::from_complex(std::complex<double> value) { return make_number(DType::c128, value); }
+
+const Shape& Tensor::sizes() const { return get(*this, "sizes")->sizes; }
+const Shape& Tensor::strides() const { return get(*this, "strides")->strides; }
+int64_t Tensor::size(int64_t d) const { return sizes()[static_cast<size_t>(wrap_dim(d, dim(), "size"))]; }
+int64_t Tensor::stride(int64_t d) const { return strides()[static_cast<size_t>(wrap_dim(d, dim(), "stride"))]; }
+int64_t Tensor::dim() const { return static_cast<int64_t>(get(*this, "dim")->sizes.size()); }
+int64_t Tensor::numel() const { return get(*this, "numel")->numel; }
+int64_t Tensor::storage_offset() const { return get(*this, "storage_offset")->offset; }
+DType Tensor::dtype() const { return get(*this, "dtype")->dtype; }
+Device Tensor::device() const { return get(*this, "device")->device; }
+Layout Tensor::layout() const { return get(*this, "layout")->layout; }
+bool Tensor::is_number() const { return get(*this, "is_number")->number; }
+bool Tensor::is_view() const { return get(*this, "is_view")->base.defined(); }
+
+bool Tensor::is_contiguous(MemoryFormat format) const {
+  const TensorImpl* t = get(*this, "is_contiguous");
+  if (format != MemoryFormat::channels_last) return t->contiguous;
+  return (t->sizes.size() == 4 || t->sizes.size() == 5) && t->strides == channels_last_strides(t->sizes);
+}
+
+void Tensor::check_dtype(DType wanted) const {
+  check<DTypeError>(dtype() == wanted, "data", "{} holds {}, not {}", *this, dtype(), wanted);
+}
+
+void* Tensor::raw_data() const {
+  const TensorImpl* t = get(*this, "data");
+  check<DeviceError>(!t->device.is_meta(), "data", "{} has a shape but no data", *this);
+  check<ValueError>(t->storage.get(), "data", "{} is sparse: its data is in values() and indices()", *this);
+  check_readable(*this, "data");
+  return t->storage->data ? t->data() : nullptr;
+}
+
+std::complex<double> Tensor::item_complex() const {
+  return read_item(*this, [](const Tensor& t) {
+    return with_type(t.dtype(), [&]<class T>() {
+      T v = *t.data<T>();
+      if constexpr (std::same_as<T, std::complex<float>> || std::same_as<T, std::complex<double>>)
+        return std::complex<double>(v);
+      else
+        return std::complex<double>(static_cast<double>(v));
+    });
+  });
+}
+double Tensor::item_double() const { return item_complex().real(); }
+int64_t Tensor::item_int() const {
+  return read_item(*this, [](const Tensor& t) {
+    return t.dtype() == DType::i64 ? *t.data<int64_t>() : static_cast<int64_t>(t.item_complex().real());
+  });
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  Tensor t = (is_sparse() ? tutti::to_dense(*this) : *this).detach();
+  if (t.dtype() != dtype_of<T>) t = cast(t, dtype_of<T>);
+  t = t.contiguous();
+  const T* p = t.data<T>();
+  return std::vector<T>(p, p + t.numel());
+}
+template std::vector<float> Tensor::to_vector() const;
+template std::vector<double> Tensor::to_vector() const;
+template std::vector<int64_t> Tensor::to_vector() const;
+template std::vector<int32_t> Tensor::to_vector() const;
+template std::vector<uint8_t> Tensor::to_vector() const;
+template std::vector<bool> Tensor::to_vector() const;
+template std::vector<std::complex<float>> Tensor::to_vector() const;
+template std::vector<std::complex<double>> Tensor::to_vector() const;
+
+size_t Tensor::storage_bytes() const { return get(*this, "storage_bytes")->storage ? impl()->storage->bytes : 0; }
+void Tensor::resize_storage(size_t bytes) const {
+  check<ValueError>(get(*this, "resize_storage")->storage.get(), "resize_storage", "{} is sparse", *this);
+  tutti::resize_storage(*impl()->storage, bytes);
+}
+bool Tensor::shares_storage(const Tensor& other) const { return impl()->storage && impl()->storage == other.impl()->storage; }
+uint64_t Tensor::version() const {
+  const Storage* storage = versioned_storage(get(*this, "version"));
+  return storage ? storage->version.load() : 0;
+}
+void Tensor::set_version(uint64_t version) const {
+  if (Storage* storage = versioned_storage(impl())) storage->version = version;
+}
+
+void Tensor::set_data(const Tensor& other) const {
+  check<GradError>(!impl()->base.defined() && is_leaf(), "set_data", "{} is a view or has a history; only leaves can be given other data",
+                   *this);
+  TensorImpl* t = impl();
+  const TensorImpl* from = other.impl();
+  t->storage = from->storage;
+  t->dtype = from->dtype;
+  t->device = from->device;
+  t->layout = from->layout;
+  t->sparse = from->sparse ? std::make_unique<SparseParts>(*from->sparse) : nullptr;
+  t->set_geometry(from->sizes, from->strides, from->offset);
+}
+
+std::string describe(const Tensor& t) {
+  if (!t.defined()) return "undefined";
+  const TensorImpl* x = impl(t);
+  return fmt::format("{}{}{} on {}", x->layout == Layout::sparse ? "sparse " : x->number ? "number " : "", x->dtype, x->sizes, x->device);
+}
+
+// ---- Methods that call the function of the same name
+
+Tensor Tensor::to(DType dtype) const { return dtype == this->dtype() ? *this : cast(*this, dtype); }
+Tensor Tensor::to(Device device) const { return device == this->device() ? *this : copy_to(*this, device); }
+Tensor Tensor::to(const Options& options) const {
+  Tensor t = options.dtype ? to(*options.dtype) : *this;
+  return options.device ? t.to(*options.device) : t;
+}
+Tensor Tensor::contiguous(MemoryFormat format) const { return tutti::contiguous(*this, format); }
+Tensor Tensor::clone(MemoryFormat format) const { return tutti::clone(*this, format); }
+Tensor Tensor::view(const Shape& sizes) const { return tutti::view(*this, sizes); }
+Tensor Tensor::view_dtype(DType dtype) const { return tutti::view_dtype(*this, dtype); }
+Tensor Tensor::reshape(const Shape& sizes) const { return tutti::reshape(*this, sizes); }
+Tensor Tensor::permute(const Shape& dims) const { return tutti::permute(*this, dims); }
+Tensor Tensor::transpose(int64_t dim0, int64_t dim1) const { return tutti::transpose(*this, dim0, dim1); }
+Tensor Tensor::t() const {
+  check<ShapeError>(dim() <= 2, "t", "needs at most 2 dims, not {}; use transpose(dim0, dim1)", sizes());
+  return dim() < 2 ? *this : transpose(0, 1);
+}
+Tensor Tensor::squeeze() const { return tutti::squeeze(*this); }
+Tensor Tensor::squeeze(int64_t dim) const { return tutti::squeeze(*this, dim); }
+Tensor Tensor::unsqueeze(int64_t dim) const { return tutti::unsqueeze(*this, dim); }
+Tensor Tensor::expand(const Shape& sizes) const { return tutti::expand(*this, sizes); }
+Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const { return tutti::narrow(*this, dim, start, length); }
+Tensor Tensor::slice(int64_t dim, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step) const {
+  return tutti::slice(*this, dim, start, stop, step);
+}
+Tensor Tensor::select(int64_t dim, int64_t index) const { return tutti::select(*this, dim, index); }
+TensorList Tensor::split(int64_t length, int64_t dim) const { return tutti::split(*this, length, dim); }
+TensorList Tensor::chunk(int64_t chunks, int64_t dim) const { return tutti::chunk(*this, chunks, dim); }
+TensorList Tensor::unbind(int64_t dim) const { return tutti::unbind(*this, dim); }
+Tensor Tensor::flatten(int64_t start, int64_t end) const { return tutti::flatten(*this, start, end); }
+Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2) const { return tutti::diagonal(*this, offset, dim1, dim2); }
+Tensor Tensor::index(const std::vector<Index>& indices) const { return tutti::index(*this, indices); }
+Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tutti::sum(*this, dims, keepdim); }
+Tensor Tensor::mean(const Shape& dims, bool keepdim) const { return tutti::mean(*this, dims, keepdim); }
+Tensor Tensor::prod(const Shape& dims, bool keepdim) const { return tutti::prod(*this, dims, keepdim); }
+Tensor Tensor::amax(const Shape& dims, bool keepdim) const { return tutti::amax(*this, dims, keepdim); }
+Tensor Tensor::amin(const Shape& dims, bool keepdim) const { return tutti::amin(*this, dims, keepdim); }
+Tensor Tensor::max() const { return tutti::max(*this); }
+Tensor Tensor::min() const { return tutti::min(*this); }
+ValuesIndices Tensor::max(int64_t dim, bool keepdim) const { return tutti::max(*this, dim, keepdim); }
+ValuesIndices Tensor::min(int64_t dim, bool keepdim) const { return tutti::min(*this, dim, keepdim); }
+Tensor Tensor::argmax(std::optional<int64_t> dim, bool keepdim) const { return tutti::argmax(*this, dim, keepdim); }
+Tensor Tensor::argmin(std::optional<int64_t> dim, bool keepdim) const { return tutti::argmin(*this, dim, keepdim); }
+Tensor Tensor::all(const Shape& dims, bool keepdim) const { return tutti::all(*this, dims, keepdim); }
+Tensor Tensor::any(const Shape& dims, bool keepdim) const { return tutti::any(*this, dims, keepdim); }
+Tensor Tensor::var(const Shape& dims, bool keepdim, int64_t correction) const { return tutti::var(*this, dims, keepdim, correction); }
+Tensor Tensor::std(const Shape& dims, bool keepdim, int64_t correction) const { return tutti::std(*this, dims, keepdim, correction); }
+Tensor Tensor::norm(double p, const Shape& dims, bool keepdim) const { return tutti::norm(*this, p, dims, keepdim); }
+Tensor Tensor::softmax(int64_t dim) const { return tutti::softmax(*this, dim); }
+Tensor Tensor::log_softmax(int64_t dim) const { return tutti::log_softmax(*this, dim); }
+Tensor Tensor::matmul(const Tensor& other) const { return tutti::matmul(*this, other); }
+Tensor Tensor::mm(const Tensor& other) const { return tutti::mm(*this, other); }
+Tensor Tensor::dot(const Tensor& other) const { return tutti::dot(*this, other); }
+Tensor Tensor::real() const { return tutti::real(*this); }
+Tensor Tensor::imag() const { return tutti::imag(*this); }
+Tensor Tensor::coalesce() const { return tutti::coalesce(*this); }
+Tensor Tensor::to_dense() const { return tutti::to_dense(*this); }
+Tensor Tensor::to_sparse() const { return tutti::to_sparse(*this); }
+Tensor Tensor::indices() const { return sparse_indices(*this); }
+Tensor Tensor::values() const { return sparse_values(*this); }
+
+bool Tensor::is_coalesced() const { return is_sparse() && impl()->sparse->coalesced; }
+int64_t Tensor::sparse_dim() const {
+  check<ValueError>(is_sparse(), "sparse_dim", "{} is not sparse", *this);
+  return impl()->sparse->indices.size(0);
+}
+int64_t Tensor::dense_dim() const { return dim() - sparse_dim(); }
+
+}  // namespace tutti

@@ -1,0 +1,217 @@
+#include "autograd/engine.h"
+
+#include <thread>
+
+#include "autograd/meta.h"
+#include "base/memory.h"
+#include "tests/support/expect.h"
+
+namespace tutti {
+namespace {
+
+using testing::HasSubstr;
+using namespace test;  // NOLINT
+
+TEST(Engine, AMillionNodesDeep) {
+  Tensor x = ones({}, {.dtype = f64, .requires_grad = true});
+  {
+    Tensor y = x;
+    for (int i = 0; i < 1000000; ++i) y = y + 1;
+    y.backward();
+    EXPECT_EQ(x.grad().item<double>(), 1);
+  }
+  Tensor z = x;
+  for (int i = 0; i < 1000000; ++i) z = z + 1;
+  z.reset();  // freed without having run
+}
+
+TEST(Engine, FreesEverything) {
+  auto before = memory::statistics().bytes_in_use;
+  for (int round = 0; round < 3; ++round) {
+    Tensor x = ones({16, 16}, {.requires_grad = true});
+    Tensor y = x;
+    for (int i = 0; i < 20; ++i) y = tanh(y * x) + y;
+    y[0].mul_(2);
+    sum(y).backward();
+    Tensor g = grad({sum(exp(x * x))}, {x}, {.create_graph = true})[0];
+    sum(g * g).backward();
+  }
+  EXPECT_EQ(memory::statistics().bytes_in_use, before);
+}
+
+struct OwnError {
+  int code;
+};
+
+struct Throws : Function<Throws> {
+  Tensor forward(const Tensor& x) { return x * 1; }
+  TensorList backward(const TensorList&) { throw OwnError{42}; }
+};
+
+TEST(Engine, ErrorsReachTheCallerUnchanged) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  try {
+    sum(Throws::apply(x)).backward();
+    FAIL();
+  } catch (const OwnError& e) {
+    EXPECT_EQ(e.code, 42);
+  }
+  Tensor y = x * 2;
+  y.register_hook([](const Tensor&) -> Tensor { throw OwnError{7}; });
+  EXPECT_THROW(sum(y).backward(), OwnError);
+  Devices two(2);
+  Tensor z = sum(Throws::apply(x).to("cpu:1"));
+  EXPECT_THROW(z.backward(), OwnError);
+}
+
+TEST(Engine, OneWorkerPerDevice) {
+  Devices two(2);
+  std::thread::id first, second, mine = std::this_thread::get_id();
+  Tensor x = ones({8}, {.requires_grad = true});
+  Tensor a = x * 2, b = x.to("cpu:1") * 3;
+  EXPECT_EQ(b.device(), Device("cpu:1"));
+  a.register_hook([&](const Tensor&) { first = std::this_thread::get_id(); return Tensor(); });
+  b.register_hook([&](const Tensor&) {
+    second = std::this_thread::get_id();
+    EXPECT_EQ(context().device, Device("cpu:1"));
+    EXPECT_EQ(context().rank, 5);
+    return Tensor();
+  });
+  Context as_rank = context();
+  as_rank.rank = 5;
+  {
+    ContextGuard guard(as_rank);
+    sum(a + b.to("cpu:0")).backward();
+  }
+  EXPECT_EQ(values(x.grad()), Doubles(8, 5.0));
+  EXPECT_NE(first, second);
+  EXPECT_NE(first, mine);
+  // With one device the calling thread does it all.
+  Tensor c = x * 2;
+  c.register_hook([&](const Tensor&) { first = std::this_thread::get_id(); return Tensor(); });
+  sum(c).backward();
+  EXPECT_EQ(first, mine);
+}
+
+TEST(Engine, ManyDevicesGiveTheSameBits) {
+  Devices four(4);
+  manual_seed(1);
+  Tensor w = randn({64, 64}), start = randn({64, 64});
+  auto run = [&] {
+    Tensor x = start.clone().requires_grad_();
+    Tensor total;
+    for (int d = 0; d < 4; ++d) {
+      Tensor y = tanh(x.to(Device(DeviceKind::cpu, d)) * w.to(Device(DeviceKind::cpu, d)) * (d + 1));
+      y = y.to("cpu:0");
+      total = total.defined() ? total + y : y;
+    }
+    sum(total * total).backward();
+    return values(x.grad());
+  };
+  auto first = run();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(run(), first);
+}
+
+TEST(Engine, TwoBackwardsAtOnceOverSharedLeaves) {
+  Tensor x = ones({32}, {.dtype = f64, .requires_grad = true});
+  Tensor shared = x * 2;  // one graph that both use
+  constexpr int kThreads = 4, kRounds = 50;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        sum(sin(x) * 0 + x).backward();
+        sum(shared * 1).backward({}, true);
+      }
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(values(x.grad()), Doubles(32, kThreads * kRounds * 3.0));
+}
+
+struct Nested : Function<Nested> {
+  int depth = 0;
+  Tensor forward(const Tensor& x, int d) {
+    depth = d;
+    save(x);
+    return x * 2;
+  }
+  TensorList backward(const TensorList& g) {
+    EnableGrad guard;
+    Tensor x = saved(0).detach().requires_grad_();
+    Tensor y = depth > 0 ? Nested::apply(x, depth - 1) : x * 2;
+    return {grad({y}, {x}, {}, {g[0]})[0]};
+  }
+};
+
+TEST(Engine, ReentrantFromFunctionsAndHooksToAnyDepth) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  sum(Nested::apply(x, 300)).backward();
+  EXPECT_EQ(values(x.grad()), (Doubles{2, 2}));
+  Tensor y = ones({2}, {.requires_grad = true}), inner = ones({2}, {.requires_grad = true});
+  Tensor z = y * 3;
+  z.register_hook([&](const Tensor& g) {
+    EnableGrad guard;
+    sum(inner * inner).backward();
+    return g;
+  });
+  sum(z).backward();
+  EXPECT_EQ(values(y.grad()), (Doubles{3, 3}));
+  EXPECT_EQ(values(inner.grad()), (Doubles{2, 2}));
+}
+
+TEST(Engine, ReentrantOnSeveralDevices) {
+  Devices two(2);
+  struct Across : Function<Across> {
+    Tensor forward(const Tensor& x) { save(x); return x * 2; }
+    TensorList backward(const TensorList& g) {
+      EnableGrad guard;
+      Tensor x = saved(0).detach().requires_grad_();
+      return {grad({(x.to("cpu:1") * 2).to("cpu:0")}, {x}, {}, {g[0]})[0]};
+    }
+  };
+  Tensor x = ones({2}, {.requires_grad = true});
+  Tensor y = Across::apply(Across::apply(x).to("cpu:1").to("cpu:0"));
+  sum(y).backward();
+  EXPECT_EQ(values(x.grad()), (Doubles{4, 4}));
+}
+
+TEST(GraphTask, TakesGradientsFromOutside) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  Tensor y = x * 2;
+  GraphTask task({});
+  Edge edge = gradient_edge(y);
+  task.add_root(edge, ones({2}));
+  task.expect(edge.node);
+  std::thread other([&] { task.deliver(edge, ones({2}) * 10); });
+  task.run();
+  other.join();
+  EXPECT_EQ(values(x.grad()), (Doubles{22, 22}));
+}
+
+TEST(GraphTask, CanBeCancelled) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  Tensor y = x * 2;
+  GraphTask task({});
+  task.expect(gradient_edge(y).node);
+  std::thread other([&] { task.cancel(std::make_exception_ptr(OwnError{1})); });
+  EXPECT_THROW(task.run(), OwnError);
+  other.join();
+}
+
+TEST(Anomaly, NamesTheForwardLine) {
+  Tensor x = zeros({2}, {.requires_grad = true});
+  AnomalyMode guard;
+  int line = __LINE__ + 1;
+  Tensor y = sqrt(x);
+  std::string text = message_of<GradError>([&] { sum(y * 0).backward(); });
+  EXPECT_THAT(text, HasSubstr("'sqrt"));
+  EXPECT_THAT(text, HasSubstr("NaN"));
+#ifdef TUTTI_TEST_EXPECTS_LINES
+  EXPECT_THAT(text, HasSubstr("engine_test.cpp:" + std::to_string(line)));
+#else
+  (void)line;
+#endif
+}
+
+}  // namespace
+}  // namespace tutti

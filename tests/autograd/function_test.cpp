@@ -1,0 +1,173 @@
+#include "tests/support/expect.h"
+
+namespace tutti {
+namespace {
+
+using testing::HasSubstr;
+using namespace test;  // NOLINT
+
+struct Cube : Function<Cube> {
+  double scale = 0;
+  std::string note;
+  Tensor forward(const Tensor& x, double s, std::string text) {
+    EXPECT_FALSE(grad_enabled());
+    scale = s;
+    note = std::move(text);
+    save(x);
+    return x * x * x * s;
+  }
+  TensorList backward(const TensorList& g) {
+    EXPECT_EQ(note, "kept");
+    Tensor x = saved(0);
+    return {g[0] * 3 * x * x * scale};
+  }
+};
+
+TEST(Function, WithStateAndSecondOrder) {
+  Tensor x = tensor({1.0, 2.0}, {.dtype = f64, .requires_grad = true});
+  auto f = [](const TensorList& xs) { return TensorList{Cube::apply(xs[0], 2.0, "kept")}; };
+  EXPECT_TRUE(gradcheck(f, {x}));
+  EXPECT_TRUE(gradgradcheck(f, {x}));
+  EXPECT_THAT(node_name(*Cube::apply(x, 2.0, "kept").grad_node()), HasSubstr("Cube"));
+}
+
+struct Split : Function<Split> {
+  TensorList forward(const TensorList& xs, const Tensor& y) {
+    Tensor index = arange(3);
+    mark_non_differentiable(index);
+    return {xs[0] + y, xs[1] * y, index};
+  }
+  TensorList backward(const TensorList& g) {
+    EXPECT_TRUE(g[1].defined());  // missing gradients arrive as zeros
+    return {g[0], needs_gradient(1) ? g[1] * 2 : Tensor(), g[0] + g[1]};
+  }
+};
+
+TEST(Function, SeveralInputsAndOutputs) {
+  Tensor a = ones({2}, {.requires_grad = true}), b = ones({2}), y = ones({2}, {.requires_grad = true});
+  auto out = Split::apply(TensorList{a, b}, y);
+  ASSERT_EQ(out.size(), 3u);
+  EXPECT_FALSE(out[2].requires_grad());
+  sum(out[0] * 3).backward();
+  EXPECT_EQ(values(a.grad()), (Doubles{3, 3}));
+  EXPECT_FALSE(b.grad().defined());
+  EXPECT_EQ(values(y.grad()), (Doubles{3, 3}));
+}
+
+struct SavesOutput : Function<SavesOutput> {
+  Tensor forward(const Tensor& x) {
+    Tensor y = exp(x);
+    save(y);
+    return y;
+  }
+  TensorList backward(const TensorList& g) { return {g[0] * saved(0)}; }
+};
+
+TEST(Function, MaySaveItsOutput) {
+  Tensor x = tensor({0.5, 1.0}, {.dtype = f64, .requires_grad = true});
+  auto f = [](const TensorList& xs) { return TensorList{SavesOutput::apply(xs[0])}; };
+  EXPECT_TRUE(gradcheck(f, {x}));
+  EXPECT_TRUE(gradgradcheck(f, {x}));
+  Tensor y = SavesOutput::apply(x);
+  y.add_(1);
+  EXPECT_THAT(message_of<VersionError>([&] { sum(y).backward(); }), HasSubstr("'add' wrote"));
+}
+
+struct WrongCount : Function<WrongCount> {
+  Tensor forward(const Tensor& x) { return x * 1; }
+  TensorList backward(const TensorList& g) { return {g[0], g[0]}; }
+};
+struct WrongShape : Function<WrongShape> {
+  Tensor forward(const Tensor& x) { return x * 1; }
+  TensorList backward(const TensorList&) { return {ones({5})}; }
+};
+
+TEST(Function, MistakesAreNamed) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  EXPECT_THAT(message_of<GradError>([&] { sum(WrongCount::apply(x)).backward(); }), HasSubstr("returned 2 gradients"));
+  EXPECT_THAT(message_of<ShapeError>([&] { sum(WrongShape::apply(x)).backward(); }), HasSubstr("shape [5]"));
+}
+
+struct WrongGradient : Function<WrongGradient> {
+  Tensor forward(const Tensor& x) { return x * 2; }
+  TensorList backward(const TensorList& g) { return {g[0] * 3}; }
+};
+
+TEST(Gradcheck, FindsAWrongGradient) {
+  Tensor x = rand({3}, {.dtype = f64, .requires_grad = true});
+  auto f = [](const TensorList& xs) { return TensorList{WrongGradient::apply(xs[0])}; };
+  EXPECT_FALSE(gradcheck(f, {x}, {.throw_on_failure = false}));
+  EXPECT_THAT(message_of<GradError>([&] { gradcheck(f, {x}); }), HasSubstr("differences say"));
+}
+
+struct WrongSecond : Function<WrongSecond> {
+  Tensor forward(const Tensor& x) {
+    save(x);
+    return x * x;
+  }
+  TensorList backward(const TensorList& g) { return {g[0] * 2 * saved(0).detach()}; }
+};
+
+TEST(Gradcheck, FindsAWrongSecondDerivative) {
+  Tensor x = rand({3}, {.dtype = f64, .requires_grad = true});
+  auto f = [](const TensorList& xs) { return TensorList{WrongSecond::apply(xs[0])}; };
+  EXPECT_TRUE(gradcheck(f, {x}));
+  EXPECT_FALSE(gradgradcheck(f, {x}, {.throw_on_failure = false}));
+}
+
+TEST(Gradcheck, LeavesTheInputsAlone) {
+  Tensor x = rand({3}, {.dtype = f64, .requires_grad = true});
+  auto before = values(x);
+  gradcheck([](const TensorList& xs) { return TensorList{xs[0] * xs[0]}; }, {x});
+  EXPECT_EQ(values(x), before);
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Checkpoint, GivesTheSameGradientsWithTheSameRandomNumbers) {
+  manual_seed(3);
+  Tensor x = randn({4, 8}, {.requires_grad = true}), w = randn({8, 8}, {.requires_grad = true});
+  auto body = [&](const TensorList& xs) { return TensorList{dropout(tanh(matmul(xs[0], w)), 0.5)}; };
+  auto run = [&](bool checkpointed) {
+    manual_seed(11);
+    x.zero_grad();
+    w.zero_grad();
+    Tensor y = checkpointed ? checkpoint(body, TensorList{x})[0] : body({x})[0];
+    Tensor after = rand({2});
+    (sum(y * y) + sum(after)).backward();
+    return std::pair(values(x.grad()), values(w.grad()));
+  };
+  EXPECT_EQ(run(true), run(false));
+  auto state = generator().state();
+  run(true);
+  auto once = generator().state();
+  generator().set_state(state);
+  run(false);
+  EXPECT_EQ(once, generator().state());  // backward leaves the generator where forward did
+}
+
+TEST(Checkpoint, KeepsNothingInside) {
+  Tensor x = ones({2}, {.dtype = f64, .requires_grad = true});
+  int runs = 0;
+  Tensor y = checkpoint([&](const Tensor& t) { ++runs; return exp(t) * t; }, x);
+  EXPECT_EQ(runs, 1);
+  sum(y).backward();
+  EXPECT_EQ(runs, 2);
+  EXPECT_NEAR(values(x.grad())[0], 2 * std::exp(1.0), 1e-12);
+}
+
+TEST(Checkpoint, OfTheSecondOrder) {
+  auto f = [](const TensorList& xs) { return checkpoint([](const TensorList& ts) { return TensorList{sin(ts[0]) * ts[1]}; }, xs); };
+  Tensor x = rand({3}, {.dtype = f64, .requires_grad = true}), y = rand({3}, {.dtype = f64, .requires_grad = true});
+  EXPECT_TRUE(gradcheck(f, {x, y}));
+  EXPECT_TRUE(gradgradcheck(f, {x, y}));
+}
+
+TEST(Checkpoint, WhoseInputsNeedNoGradient) {
+  Tensor x = ones({2}), w = ones({2}, {.requires_grad = true});
+  Tensor y = checkpoint([&](const Tensor& t) { return t * w * 3; }, x);
+  sum(y).backward();
+  EXPECT_EQ(values(w.grad()), (Doubles{3, 3}));
+}
+
+}  // namespace
+}  // namespace tutti

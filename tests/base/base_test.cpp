@@ -1,0 +1,155 @@
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "base/small_vector.h"
+#include "base/workers.h"
+#include "tests/support/expect.h"
+
+namespace tutti {
+namespace {
+
+using testing::HasSubstr;
+using namespace test;  // NOLINT
+
+TEST(Shape, HoldsFewAndMany) {
+  Shape s{1, 2, 3};
+  for (int i = 4; i <= 20; ++i) s.push_back(i);
+  EXPECT_EQ(s.size(), 20u);
+  EXPECT_EQ(s[19], 20);
+  Shape copy = s, moved = std::move(s);
+  EXPECT_TRUE(copy == moved);
+  moved.erase(0);
+  moved.insert(1, 7);
+  EXPECT_EQ(moved[0], 2);
+  EXPECT_EQ(moved[1], 7);
+  EXPECT_EQ(to_string(Shape{2, 3}), "[2, 3]");
+  EXPECT_EQ(Shape({2, 3, 4}).product(), 24);
+  copy = Shape{5};
+  EXPECT_EQ(copy.size(), 1u);
+}
+
+TEST(SmallVector, GrowsMovesAndDestroys) {
+  auto counted = std::make_shared<int>(0);
+  {
+    SmallVector<std::shared_ptr<int>, 2> v;
+    for (int i = 0; i < 10; ++i) v.push_back(counted);
+    EXPECT_EQ(counted.use_count(), 11);
+    auto w = std::move(v);
+    EXPECT_EQ(counted.use_count(), 11);
+    w.resize(1);
+    EXPECT_EQ(counted.use_count(), 2);
+  }
+  EXPECT_EQ(counted.use_count(), 1);
+}
+
+TEST(Memory, ReturnsWhatItGave) {
+  auto before = memory::statistics().bytes_in_use;
+  for (size_t bytes : {size_t{1}, size_t{64}, size_t{2048}, size_t{2049}, size_t{40000}, size_t{3} << 20}) {
+    void* p = memory::allocate(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(p) % 64, 0u);
+    std::memset(p, 1, bytes);
+    EXPECT_GE(memory::statistics().bytes_in_use, before + static_cast<int64_t>(bytes));
+    memory::release(p, bytes);
+  }
+  EXPECT_EQ(memory::statistics().bytes_in_use, before);
+  memory::empty_cache();
+  EXPECT_EQ(memory::statistics().bytes_cached, 0);
+}
+
+TEST(Memory, TensorsMadeInOneThreadAndFreedInAnother) {
+  auto before = memory::statistics().bytes_in_use;
+  for (int round = 0; round < 20; ++round) {
+    TensorList made;
+    std::thread maker([&] {
+      for (int i = 0; i < 200; ++i) made.push_back(ones({i + 1}));
+    });
+    maker.join();
+    std::thread user([&] { made.clear(); });
+    user.join();
+  }
+  EXPECT_EQ(memory::statistics().bytes_in_use, before);
+}
+
+TEST(ParallelFor, VisitsEachPieceOnce) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadsGuard guard(threads);
+    std::vector<std::atomic<int>> seen(1001);
+    parallel_for(1001, 10, [&](int64_t begin, int64_t end) {
+      EXPECT_EQ(begin % 10, 0);
+      EXPECT_EQ(thread_share() == 1 || threads == 1, true);  // no threads within threads
+      for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+    });
+    for (auto& s : seen) EXPECT_EQ(s, 1);
+  }
+}
+
+TEST(ParallelFor, ErrorsReachTheCaller) {
+  ThreadsGuard guard(4);
+  EXPECT_THROW(parallel_for(100, 1, [](int64_t begin, int64_t) {
+    if (begin == 57) throw ValueError("57");
+  }), ValueError);
+}
+
+TEST(Workers, RunAndAreReused) {
+  std::atomic<int> done{0};
+  for (int i = 0; i < 20; ++i) {
+    auto a = Workers::instance().start(Device(), [&] { ++done; });
+    auto b = Workers::instance().start(Device(), [&] { ++done; });
+    a.wait();
+    b.wait();
+  }
+  EXPECT_EQ(done, 40);
+}
+
+TEST(Context, IsPerThreadAndCopied) {
+  NoGrad guard;
+  bool other = false;
+  std::thread([&] { other = grad_enabled(); }).join();
+  EXPECT_TRUE(other);
+  Context mine = context();
+  std::thread([&] {
+    ContextGuard inner(mine);
+    other = grad_enabled();
+  }).join();
+  EXPECT_FALSE(other);
+}
+
+TEST(Error, CarriesOperationAndRank) {
+  Context as_rank = context();
+  as_rank.rank = 3;
+  ContextGuard guard(as_rank);
+  try {
+    (void)(ones({2}) + ones({3}));
+    FAIL();
+  } catch (const ShapeError& e) {
+    EXPECT_EQ(e.operation(), "add");
+    EXPECT_EQ(e.rank(), 3);
+    EXPECT_THAT(e.what(), HasSubstr("[rank 3] add: shapes do not broadcast: f32[2] on cpu:0, f32[3] on cpu:0"));
+  }
+}
+
+TEST(Device, NamesAndErrors) {
+  EXPECT_EQ(Device("cpu:3").str(), "cpu:3");
+  EXPECT_EQ(Device("meta").str(), "meta");
+  EXPECT_EQ(Device("cuda").index, 0);
+  for (const char* bad : {"gpu", "cpu:", "cpu:x", "cpu:-1", "cpu:99999", ""})
+    EXPECT_THAT(message_of<DeviceError>([&] { Device d(bad); }), HasSubstr("is not a device")) << bad;
+}
+
+TEST(Device, LogicalDevicesShareTheCores) {
+  int all = cores_of(Device());
+  Devices four(4);
+  EXPECT_EQ(cpu_devices(), 4);
+  int total = 0;
+  for (int i = 0; i < 4; ++i) total += cores_of(Device(DeviceKind::cpu, i));
+  EXPECT_GE(total, all);
+  EXPECT_LE(total, std::max(all, 4));
+  EXPECT_THROW(set_cpu_devices(0), ValueError);
+}
+
+}  // namespace
+}  // namespace tutti

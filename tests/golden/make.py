@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""Makes the .npz files beside this one: PyTorch's numbers for the rows of tests/ops/table.
+
+A key is <row>/<case>/in0, in1, ... with the inputs, out0, ... with the outputs, and grad0, ... with the gradients of
+sum(weights * out) by the inputs that have one. Inputs have few binary digits, so that they are the same in every
+floating-point dtype. Adding a row changes no other: each has random numbers of its own.
+
+Run: /usr/bin/python3 tests/golden/make.py (PyTorch 1.13 made the committed files).
+"""
+
+import pathlib
+
+import torch
+
+import operators
+import pointwise
+from cases import File
+
+here = pathlib.Path(__file__).parent
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name, fill in [
+        ("pointwise", pointwise.fill),
+        ("special", pointwise.fill_special),
+        ("operators", operators.fill),
+    ]:
+        file = File()
+        fill(file)
+        file.write(here / f"{name}.npz")

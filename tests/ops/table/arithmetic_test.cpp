@@ -1,0 +1,51 @@
+// Rows of src/pointwise/arithmetic.isa.cpp, complex.isa.cpp, rounding.isa.cpp and select.isa.cpp.
+#include "tests/support/table.h"
+
+namespace tutti::test {
+namespace {
+
+const bool arithmetic = add_rows({
+    POINTWISE(add).takes(kNumber),
+    POINTWISE(sub).takes(kNumber),
+    POINTWISE(mul).takes(kNumber),
+    POINTWISE(div).takes(kNumber).on({{-2, 2}, {0.5, 2}}),
+    POINTWISE(floor_divide).on({{-5, 5}, {0.5, 3}}),
+    POINTWISE(trunc_divide).on({{-5, 5}, {0.5, 3}}),
+    POINTWISE(remainder).on({{-5, 5}, {0.6, 2.5}}),
+    POINTWISE(fmod).on({{-5, 5}, {0.6, 2.5}}),
+    POINTWISE(neg).takes(kNumber),
+    POINTWISE(reciprocal).takes(kNumber).on({{0.5, 2}}),
+    POINTWISE(square).takes(kNumber),
+    POINTWISE(abs).takes(kNumber),
+    POINTWISE(sign).keeps_nan().any_zero(),
+    POINTWISE(pow).takes(kNumber).on({{0.3, 2}, {-2, 2}}),
+    POINTWISE(maximum).any_zero(),
+    POINTWISE(minimum).any_zero(),
+    POINTWISE(fmax).any_zero(),
+    POINTWISE(fmin).any_zero(),
+    POINTWISE(clamp).on({{-2, 2}, {-1, -0.2}, {0.2, 1}}),
+    POINTWISE(lerp).on({{-2, 2}, {-2, 2}, {-0.3, 1.3}}),
+    POINTWISE(addcmul).takes(kNumber),
+    POINTWISE(addcdiv).takes(kNumber).on({{-2, 2}, {-2, 2}, {0.5, 2}, {-2, 2}}),
+    POINTWISE(hypot),
+    POINTWISE(copysign),
+    POINTWISE(heaviside).keeps_nan(),
+    POINTWISE(fused_multiply_add),
+    POINTWISE(conj).takes(kNumber),
+});
+
+const bool rounding = add_rows({
+    POINTWISE(floor).on({{-3, 3}}),
+    POINTWISE(ceil).on({{-3, 3}}),
+    POINTWISE(round).on({{-3, 3}}),
+    POINTWISE(trunc).on({{-3, 3}}),
+    POINTWISE(frac).on({{-3, 3}}),
+});
+
+const bool choices = add_rows({
+    POINTWISE_PURE(where).takes(kNumber).chooses(),
+    POINTWISE(nan_to_num),
+});
+
+}  // namespace
+}  // namespace tutti::test

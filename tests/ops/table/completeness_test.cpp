@@ -1,0 +1,81 @@
+// Every operator that the headers declare has a row in the table, and every golden belongs to a row.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "tests/support/table.h"
+
+namespace tutti::test {
+namespace {
+
+// What has no row, and why.
+const std::map<std::string, std::string> covered_elsewhere = {
+    {"tensor", "makes a tensor from numbers: tests/tensor"},
+    {"from_blob", "makes a tensor from memory: tests/tensor"},
+    {"empty", "its values are undefined"},
+    {"empty_strided", "its values are undefined"},
+    {"empty_like", "its values are undefined"},
+    {"zeros", "as zeros_like"},
+    {"ones", "as ones_like"},
+    {"full", "as full_like"},
+    {"broadcast_shapes", "takes shapes; under broadcast_tensors and every binary row"},
+    {"equal", "gives a bool: tests/ops"},
+    {"allclose", "gives a bool: tests/ops"},
+};
+
+// Names of functions that a header declares, forms in place and into outputs counted as their operator.
+std::set<std::string> declared_in(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path << " cannot be read; the tests run in the source directory";
+  std::set<std::string> names;
+  for (std::string line; std::getline(file, line);)
+    for (const char* result : {"Tensor ", "Tensor& ", "TensorList ", "ValuesIndices ", "Shape ", "bool "}) {
+      size_t start = std::string(result).size(), end = line.find('(');
+      if (!line.starts_with(result) || end == std::string::npos) continue;
+      std::string name = line.substr(start, end - start);
+      if (name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789") == std::string::npos) names.insert(name);
+    }
+  std::set<std::string> operators;
+  for (std::string name : names) {
+    for (const char* ending : {"_out", "_"})
+      if (name.ends_with(ending) && names.contains(name.substr(0, name.size() - std::string(ending).size())))
+        name.resize(name.size() - std::string(ending).size());
+    operators.insert(name);
+  }
+  return operators;
+}
+
+TEST(OperatorTable, HasEveryOperator) {
+  std::set<std::string> rows;
+  for (const Row& r : all_rows()) rows.insert(r.operator_name());
+  size_t found = 0;
+  for (const char* header : {"include/tutti/pointwise/functions.h", "include/tutti/ops.h"})
+    for (const std::string& name : declared_in(header)) {
+      ++found;
+      EXPECT_TRUE(rows.contains(name) || covered_elsewhere.contains(name))
+          << name << " (" << header << ") has no row in tests/ops/table: add one";
+      EXPECT_FALSE(rows.contains(name) && covered_elsewhere.contains(name))
+          << name << " has a row: take it off the list";
+    }
+  EXPECT_TRUE(rows.contains("dropout"));
+  EXPECT_GT(found, 200u) << "the headers are written in a way that this test cannot read";
+}
+
+TEST(OperatorTable, HasNoRowTwice) {
+  std::set<std::string> names;
+  for (const Row& r : all_rows()) EXPECT_TRUE(names.insert(r.name).second) << r.name;
+}
+
+TEST(OperatorTable, HasARowForEveryGolden) {
+  std::set<std::string> names;
+  for (const Row& r : all_rows()) names.insert(r.name);
+  for (const char* name : {"pointwise", "special", "operators"})
+    for (const std::string& key : Npz("tests/golden/" + std::string(name) + ".npz").keys())
+      EXPECT_TRUE(names.contains(key.substr(0, key.find('/'))))
+          << key << " in " << name << ".npz is compared with nothing";
+}
+
+}  // namespace
+}  // namespace tutti::test

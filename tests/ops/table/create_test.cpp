@@ -1,0 +1,107 @@
+// Rows of src/ops/create, src/ops/convert, src/ops/complex, src/ops/sparse and of dropout.
+#include <gtest/gtest.h>
+
+#include "tests/support/table.h"
+#include "tutti/random.h"
+
+namespace tutti::test {
+namespace {
+
+const bool creation = add_rows({
+    row("arange",
+        [](In) -> Out { return {arange(5), arange(2, 9, 3), arange(7, 0, -2), arange(0.5, 3.0, 0.75, {f64})}; }, {}),
+    row("linspace", [](In) -> Out { return {linspace(-1, 2, 7, {f64}), linspace(3, 3, 1, {f64})}; }, {}),
+    row("eye", [](In) -> Out { return {eye(3), eye(2, 4, {i64})}; }, {}),
+    row("tril_indices", [](In) -> Out { return {tril_indices(3, 4), tril_indices(3, 3, -1)}; }, {}),
+    row("triu_indices", [](In) -> Out { return {triu_indices(3, 4), triu_indices(3, 3, 1)}; }, {}),
+    row("zeros_like", [](In x) -> Out { return {zeros_like(x[0])}; }, {{value({2, 3})}}).takes(kNumber).no_gradient(),
+    row("ones_like", [](In x) -> Out { return {ones_like(x[0])}; }, {{value({2, 3})}}).takes(kNumber).no_gradient(),
+    row("full_like", [](In x) -> Out { return {full_like(x[0], 1)}; }, {{value({2, 3})}}).takes(kNumber).no_gradient(),
+    row("tril", [](In x) -> Out { return {tril(x[0]), tril(x[0], -1)}; }, {{value({3, 4})}, {value({2, 2, 3})}})
+        .takes(kNumber),
+    row("triu", [](In x) -> Out { return {triu(x[0]), triu(x[0], 1)}; }, {{value({3, 4})}, {value({2, 2, 3})}})
+        .takes(kNumber),
+});
+
+const bool conversion = add_rows({
+    row("cast", [](In x) -> Out { return {cast(x[0], c128)}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}, {value({0})}})
+        .takes(kNumber)
+        .chooses_dtype(),
+    row("cast.real", [](In x) -> Out { return {cast(x[0], f64)}; }, {{value({2, 3})}, {value({})}})
+        .takes(kNumber)
+        .chooses_dtype(),
+    row("copy_to", [](In x) -> Out { return {copy_to(x[0], x[0].device())}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}})
+        .takes(kNumber),
+    row("clone", [](In x) -> Out { return {clone(x[0])}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}}).takes(kNumber),
+    row("clone.channels_last", [](In x) -> Out { return {clone(x[0], MemoryFormat::channels_last)}; },
+        {{value({2, 3, 2, 2})}})
+        .takes(kNumber),
+    row("contiguous", [](In x) -> Out { return {contiguous(x[0])}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}})
+        .takes(kNumber),
+});
+
+const bool complex_parts = add_rows({
+    row("real", [](In x) -> Out { return {real(x[0])}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}}).takes(kNumber),
+    row("imag", [](In x) -> Out { return {imag(x[0])}; }, {{value({2, 3})}, {value({0, 2})}}).takes(kComplex),
+    row("angle", [](In x) -> Out { return {angle(x[0])}; }, {{value({2, 3})}, {value({})}}).takes(kNumber),
+    row("view_as_real", [](In x) -> Out { return {view_as_real(x[0])}; }, {{value({2, 3})}, {value({})}})
+        .takes(kComplex),
+    row("view_as_complex", [](In x) -> Out { return {view_as_complex(x[0])}; }, {{value({3, 2})}, {value({2, 2, 2})}})
+        .takes(kFloat)
+        .refuses({bf16, f16})
+        .contiguous_only(),
+    row("complex", [](In x) -> Out { return {complex(x[0], x[1])}; },
+        {{value({2, 3}), value({2, 3})}, {value({2, 1}), value({3})}})
+        .takes(kFloat),
+});
+
+Tensor two_entries(In x) { return sparse_coo(tensor({{2, 0}, {0, 1}}, {i64}).to(x[0].device()), x[0], {3, 2}); }
+// Indices with a duplicate, whose values add up.
+Tensor three_entries(In x) { return sparse_coo(tensor({{0, 2, 0}, {1, 0, 1}}, {i64}).to(x[0].device()), x[0], {3, 2}); }
+
+const bool sparse = add_rows({
+    row("sparse_coo", [](In x) -> Out { return {to_dense(three_entries(x))}; }, {{value({3})}})
+        .takes(kNumber)
+        .dynamic(),
+    row("to_dense", [](In x) -> Out { return {to_dense(coalesce(three_entries(x)))}; }, {{value({3})}})
+        .takes(kNumber)
+        .dynamic(),
+    row("coalesce", [](In x) -> Out { return {sparse_values(coalesce(three_entries(x)))}; }, {{value({3})}})
+        .takes(kNumber)
+        .dynamic(),
+    row("sparse_values", [](In x) -> Out { return {sparse_values(two_entries(x))}; }, {{value({2})}})
+        .takes(kNumber)
+        .dynamic(),
+    row("sparse_indices", [](In x) -> Out { return {sparse_indices(coalesce(three_entries(x)))}; }, {{value({3})}})
+        .takes(kNumber)
+        .no_gradient()
+        .dynamic(),
+    row("to_sparse", [](In x) -> Out { return {to_dense(to_sparse(x[0])), to_dense(to_sparse(x[0], 1))}; },
+        {{value({3, 2})}})
+        .takes(kNumber)
+        .dynamic(),
+});
+
+const bool dropouts = add_rows({
+    // Under one seed the same elements are dropped: those of ones are the mask.
+    row("dropout",
+        [](In x) -> Out {
+          manual_seed(7);
+          return {dropout(x[0], 0.4)};
+        },
+        {{value({4, 5})}})
+        .takes(kFloat | kComplex)
+        .reference([](In x) -> Out {
+          manual_seed(7);
+          Tensor kept = dropout(ones_like(x[0]), 0.4);
+          int64_t count = sum(ne(kept, 0)).item<int64_t>();
+          EXPECT_TRUE(count > 4 && count < 19) << count << " of 20 are kept";
+          return {x[0] * ne(kept, 0) / 0.6};
+        }),
+    row("dropout.off", [](In x) -> Out { return {dropout(x[0], 0.4, false)}; }, {{value({2, 3})}})
+        .takes(kNumber)
+        .reference([](In x) -> Out { return {x[0]}; }),
+});
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,286 @@
+// Checks of values and derivatives: against PyTorch's numbers, against differences, in every dtype.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/compare.h"
+#include "tests/support/table.h"
+#include "tutti/autograd.h"
+
+namespace tutti::test {
+namespace {
+
+// All of PyTorch's numbers. The tests run in the source directory.
+const std::vector<Npz>& goldens() {
+  static const std::vector<Npz> files = [] {
+    std::vector<Npz> list;
+    for (const char* name : {"pointwise", "special", "operators"})
+      list.emplace_back("tests/golden/" + std::string(name) + ".npz");
+    return list;
+  }();
+  return files;
+}
+
+// One case of a row: arrays named <row>/<case>/in0, in1, ... out0, ... grad0, ...
+struct Golden {
+  std::string name;
+  TensorList inputs, outputs, gradients;  // a gradient that PyTorch has not is undefined
+};
+
+Golden read_case(const Npz& file, const std::string& prefix) {
+  Golden g{.name = prefix, .inputs = {}, .outputs = {}, .gradients = {}};
+  auto read_all = [&](const char* kind, TensorList& to) {
+    for (int i = 0; file.has(prefix + kind + std::to_string(i)); ++i)
+      to.push_back(file.read(prefix + kind + std::to_string(i)));
+  };
+  read_all("in", g.inputs);
+  read_all("out", g.outputs);
+  for (size_t i = 0; i < g.inputs.size(); ++i) {
+    std::string key = prefix + "grad" + std::to_string(i);
+    g.gradients.push_back(file.has(key) ? file.read(key) : Tensor());
+  }
+  return g;
+}
+
+// The cases of a row whose names do (or do not) begin with "special".
+std::vector<Golden> cases_of(const Row& row, bool special) {
+  std::vector<Golden> list;
+  for (const Npz& file : goldens()) {
+    std::string last;
+    for (const std::string& key : file.keys(row.name + "/")) {
+      std::string prefix = key.substr(0, key.rfind('/') + 1);
+      if (prefix == last) continue;
+      last = prefix;
+      if (prefix.substr(row.name.size() + 1).starts_with("special") == special) list.push_back(read_case(file, prefix));
+    }
+  }
+  return list;
+}
+
+DType narrower(DType t) { return t == f64 ? f32 : t == c128 ? c64 : t; }
+
+// Runs a case with its inputs as they are, or as f32 and c64.
+void compare_case(const Row& row, const Golden& g, bool narrow) {
+  TensorList inputs;
+  for (size_t i = 0; i < g.inputs.size(); ++i) {
+    Tensor x = g.inputs[i].clone();
+    if (narrow) x = x.to(narrower(x.dtype()));
+    if (g.gradients[i].defined()) x.requires_grad_();
+    inputs.push_back(x);
+  }
+  SCOPED_TRACE(g.name + (narrow ? " in f32: " : ": ") + describe_all(inputs));
+  TensorList outputs = row.body(inputs);
+  ASSERT_EQ(outputs.size(), g.outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    DType expected = narrow && !row.fixed_dtype ? narrower(g.outputs[i].dtype()) : g.outputs[i].dtype();
+    EXPECT_EQ(name(outputs[i].dtype()), name(expected)) << "dtype of output " << i;
+    EXPECT_TRUE(close(outputs[i], g.outputs[i], precision(expected) * row.looseness)) << "output " << i;
+  }
+  TensorList gradients = weighted_gradients(outputs, inputs);
+  for (size_t i = 0, k = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].requires_grad()) continue;
+    ASSERT_LT(k, gradients.size()) << "no output carries a gradient";
+    EXPECT_TRUE(close(gradients[k], g.gradients[i], precision(inputs[i].dtype()) * row.looseness))
+        << "gradient of input " << i;
+    ++k;
+  }
+}
+
+bool has_wide_floats(In inputs) {
+  for (auto& x : inputs)
+    if (narrower(x.dtype()) != x.dtype()) return true;
+  return false;
+}
+
+void compare_with_reference(const Row& row) {
+  for (const Sample& sample : row.all_samples())
+    for (DType dtype : {row.main_dtype(), narrower(row.main_dtype())}) {
+      TensorList inputs = make_inputs(sample, dtype), outputs = row.body(inputs), expected = row.reference_body(inputs);
+      SCOPED_TRACE("reference: " + describe_all(inputs));
+      ASSERT_EQ(outputs.size(), expected.size());
+      for (size_t i = 0; i < outputs.size(); ++i)
+        EXPECT_TRUE(close(outputs[i], expected[i], precision(outputs[i].dtype()) * row.looseness)) << "output " << i;
+    }
+}
+
+// Whether the first derivative depends on nothing: that of rounding, of an empty product.
+bool has_constant_gradient(const Row& row, In inputs) {
+  TensorList roots, weights;
+  for (auto& y : row.body(inputs))
+    if (y.requires_grad()) {
+      roots.push_back(y);
+      weights.push_back(fixed_weights(y).requires_grad_());
+    }
+  TensorList wanted;
+  for (auto& x : inputs)
+    if (x.requires_grad()) wanted.push_back(x);
+  TensorList gradients = grad(roots, wanted, {.create_graph = true, .allow_unused = true}, weights);
+  return std::none_of(gradients.begin(), gradients.end(), [](auto& g) { return g.defined() && g.requires_grad(); });
+}
+
+void check_derivatives(const Row& row, bool second) {
+  auto checker = second ? &gradgradcheck : &gradcheck;
+  bool checked = false;
+  for (DType dtype : {f64, c128}) {
+    if (!(row.taken & takes_bit(dtype)) || (dtype == c128 && !row.complex_gradient)) continue;
+    for (const Sample& sample : row.all_samples()) {
+      TensorList inputs = as_leaves(make_inputs(sample, dtype));
+      SCOPED_TRACE(describe_all(inputs));
+      checked = true;
+      try {
+        if (second && has_constant_gradient(row, inputs)) continue;
+        EXPECT_TRUE(checker(row.body, inputs, {}));
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << e.what();
+      }
+    }
+  }
+  EXPECT_TRUE(checked) << "neither f64 nor c128 is taken: say no_gradient()";
+}
+
+// ---- Dtypes
+
+DType reference_dtype(DType t) {
+  switch (category(t)) {
+    case Category::floating:
+      return f64;
+    case Category::complex:
+      return c128;
+    default:
+      return i64;
+  }
+}
+
+TensorList converted(In inputs, const Sample& sample, DType dtype) {
+  TensorList list;
+  for (size_t k = 0; k < inputs.size(); ++k)
+    list.push_back(sample[k].role == Input::values ? inputs[k].detach().to(dtype) : inputs[k]);
+  return list;
+}
+
+TensorList on_meta(In inputs) {
+  TensorList list;
+  for (auto& x : inputs) list.push_back(empty_strided(x.sizes(), x.strides(), {.dtype = x.dtype(), .device = "meta"}));
+  return list;
+}
+
+void expect_refused(const Row& row, In inputs, const char* where) {
+  try {
+    TensorList outputs = row.body(inputs);
+    ADD_FAILURE() << "takes it" << where << " and gives " << describe_all(outputs)
+                  << "; the row says that it should throw DTypeError";
+  } catch (const DTypeError&) {
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << "throws something else than DTypeError" << where << ": " << e.what();
+  }
+}
+
+// A float's result has the dtype that the wide result suggests.
+DType expected_dtype(const Row& row, DType wide, DType tested) {
+  if (row.fixed_dtype) return wide;
+  if (is_floating(wide)) return to_real(tested);
+  if (is_complex(wide)) return to_complex(tested);
+  return wide;
+}
+
+void check_dtype(const Row& row, const Sample& sample, DType dtype) {
+  TensorList inputs = as_leaves(make_inputs(sample, dtype));
+  SCOPED_TRACE(describe_all(inputs));
+  if (!row.takes_dtype(dtype)) {
+    expect_refused(row, inputs, "");
+    expect_refused(row, on_meta(inputs), " on meta");
+    return;
+  }
+  double tolerance = row.looseness * (dtype == bf16 || dtype == f16 ? row.half_looseness : 1);
+  TensorList outputs = row.body(inputs);
+  if (row.sees_bytes || (dtype == boolean && row.bools_apart)) return;
+  // Integers whose result is a float are compared with the same values as floats.
+  bool floats = is_differentiable(dtype);
+  DType wide = !floats && !outputs.empty() && is_differentiable(outputs[0].dtype()) ? f64 : reference_dtype(dtype);
+  TensorList wide_inputs = as_leaves(converted(inputs, sample, wide)), expected = row.body(wide_inputs);
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (floats) {
+      EXPECT_EQ(name(outputs[i].dtype()), name(expected_dtype(row, expected[i].dtype(), dtype)))
+          << "dtype of output " << i;
+    }
+    NoGrad guard;
+    Tensor wanted = is_differentiable(outputs[i].dtype()) ? expected[i] : expected[i].to(outputs[i].dtype());
+    EXPECT_TRUE(close(outputs[i], wanted, precision(outputs[i].dtype()) * tolerance)) << "output " << i;
+  }
+  if (!floats || !row.has_gradient || (is_complex(dtype) && !row.complex_gradient)) return;
+  TensorList gradients = weighted_gradients(outputs, inputs), wanted = weighted_gradients(expected, wide_inputs);
+  ASSERT_EQ(gradients.size(), wanted.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_EQ(name(gradients[i].dtype()), name(dtype)) << "dtype of gradient " << i;
+    EXPECT_TRUE(close(gradients[i], wanted[i], precision(dtype) * tolerance)) << "gradient " << i;
+  }
+}
+
+// ---- Special values
+
+// Equal up to rounding; NaN, infinities and the signs of zeros must agree. PyTorch's functions give 0 for some results
+// that are denormal or nearly so.
+bool agrees(double ours, double theirs, DType dtype, double relative, bool signed_zeros) {
+  if (std::isnan(ours) || std::isnan(theirs)) return std::isnan(ours) && std::isnan(theirs);
+  if (std::isinf(ours) || std::isinf(theirs)) return ours == theirs;
+  if (theirs == 0 && std::abs(ours) < (dtype == f64 ? 1e-306 : 1e-37))
+    return !signed_zeros || ours != 0 || std::signbit(ours) == std::signbit(theirs);
+  return std::abs(ours - theirs) <= relative * std::abs(theirs);
+}
+
+}  // namespace
+
+void check_golden(const Row& row) {
+  if (row.reference_body) {
+    compare_with_reference(row);
+    return;
+  }
+  auto cases = cases_of(row, false);
+  ASSERT_FALSE(cases.empty()) << "there is no golden for " << row.name
+                              << ": add it to tests/golden/make.py, or give the row a reference";
+  for (const Golden& g : cases) {
+    compare_case(row, g, false);
+    if (has_wide_floats(g.inputs) && !row.sees_bytes) compare_case(row, g, true);
+  }
+}
+
+void check_gradient(const Row& row) { check_derivatives(row, false); }
+void check_second_gradient(const Row& row) { check_derivatives(row, true); }
+
+void check_dtypes(const Row& row) {
+  for (int t = 0; t < kDTypes; ++t)
+    for (const Sample& sample : row.all_samples()) {
+      try {
+        check_dtype(row, sample, static_cast<DType>(t));
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << name(static_cast<DType>(t)) << ": threw " << e.what();
+      }
+    }
+}
+
+void check_special(const Row& row) {
+  auto cases = cases_of(row, true);
+  ASSERT_FALSE(cases.empty()) << "there are no special values for " << row.name << " in tests/golden/make.py";
+  for (const Golden& g : cases) {
+    Tensor result = row.body(g.inputs)[0];
+    ASSERT_EQ(name(result.dtype()), name(g.outputs[0].dtype())) << g.name;
+    ASSERT_EQ(result.sizes(), g.outputs[0].sizes()) << g.name;
+    std::vector<std::vector<double>> inputs;
+    for (auto& x : broadcast_tensors(g.inputs)) inputs.push_back(x.to_vector<double>());
+    auto ours = result.to_vector<double>(), theirs = g.outputs[0].to_vector<double>();
+    for (size_t i = 0; i < ours.size(); ++i) {
+      if (agrees(ours[i], theirs[i], result.dtype(), precision(result.dtype()) * row.looseness, row.signed_zeros))
+        continue;
+      std::vector<double> at;
+      for (auto& values : inputs) at.push_back(values[i]);
+      bool deliberate = false;
+      for (auto& c : row.conventions) deliberate = deliberate || c.applies(at, ours[i], theirs[i]);
+      EXPECT_TRUE(deliberate) << row.name << testing::PrintToString(at) << " in " << name(g.inputs[0].dtype()) << " is "
+                              << ours[i] << ", PyTorch says " << theirs[i];
+    }
+  }
+}
+
+}  // namespace tutti::test

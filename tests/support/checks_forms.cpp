@@ -1,0 +1,272 @@
+// Checks of how an operator is called: layouts, meta tensors, given outputs, in place, shapes at the edges.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/check.h"
+#include "tests/support/compare.h"
+#include "tests/support/table.h"
+#include "tutti/autograd.h"
+#include "tutti/trace.h"
+
+namespace tutti::test {
+namespace {
+
+Tensor on_meta(const Tensor& x) {
+  return empty_strided(x.sizes(), x.strides(), {.dtype = x.dtype(), .device = "meta"});
+}
+
+// Inputs arranged in memory as asked; empty where an arrangement exists for none of them.
+TensorList arranged(In inputs, Arrangement arrangement) {
+  TensorList list;
+  bool any = false;
+  for (auto& x : inputs) {
+    Tensor y = arrange(x, arrangement);
+    any = any || y.defined();
+    list.push_back(y.defined() ? y : x);
+  }
+  return any ? list : TensorList();
+}
+
+std::vector<Sample> samples_for_layouts(const Row& row) {
+  auto samples = row.all_samples();
+  if (row.pointwise()) samples.push_back(row.sample_of({2, 3, 2, 2}));
+  return samples;
+}
+
+// ---- A tracer that watches every operator a row calls, its gradients included, and calls each again: into outputs
+// that exist, and on meta tensors.
+class Probe final : public Tracer {
+ public:
+  bool call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+            std::span<Tensor> outputs) override {
+    bool fresh = std::none_of(outputs.begin(), outputs.end(), [](const Tensor& t) { return t.defined(); });
+    tutti::call(op, inputs, attributes, outputs);
+    bool strided = true;
+    for (auto& t : outputs) strided = strided && t.layout() == Layout::strided;
+    for (const Tensor* x : inputs) strided = strided && (!x->defined() || x->layout() == Layout::strided);
+    if (!fresh || op.random || op.dynamic_shape || !strided) return true;
+    NoGrad guard;
+    if (op.view_of < 0)
+      for (Arrangement a : {Arrangement::contiguous, Arrangement::transposed, Arrangement::stepped})
+        call_into(op, inputs, attributes, outputs, a);
+    call_on_meta(op, inputs, attributes, outputs);
+    ++calls_;
+    return true;
+  }
+  int calls() const { return calls_; }
+
+ private:
+  void call_into(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+                 std::span<Tensor> expected, Arrangement arrangement) {
+    TensorList outputs;
+    for (auto& t : expected) {
+      Tensor garbage = full(t.sizes(), 77, {.dtype = t.dtype(), .device = t.device()});
+      Tensor out = t.device().is_cpu() ? arrange(garbage, arrangement) : garbage;
+      if (!out.defined()) return;
+      outputs.push_back(out);
+    }
+    TensorList given = outputs;
+    tutti::call(op, inputs, attributes, outputs);
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_TRUE(outputs[i].is_same(given[i])) << op.name << " replaced a given output";
+      EXPECT_TRUE(identical(outputs[i], expected[i])) << op.name << " into an output that is " << name(arrangement);
+    }
+  }
+  void call_on_meta(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+                    std::span<Tensor> expected) {
+    TensorList copies, outputs(expected.size());
+    // Numbers stay what they are. Some operators have their device among the attributes: nothing to see there.
+    for (const Tensor* x : inputs) copies.push_back(x->defined() && !x->is_number() ? on_meta(*x) : *x);
+    std::vector<const Tensor*> pointers;
+    for (auto& t : copies) pointers.push_back(&t);
+    std::vector<TensorSpec> specs(outputs.size());
+    op.infer({op, pointers, attributes, outputs}, specs);
+    if (!specs[0].device.is_meta()) return;
+    tutti::call(op, pointers, attributes, outputs);
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_TRUE(same_form(outputs[i], expected[i])) << op.name << " on meta";
+    }
+  }
+
+  std::mutex mutex_;
+  int calls_ = 0;
+};
+
+bool can_differentiate(const Row& row) { return row.has_gradient && (row.taken & kFloat || row.complex_gradient); }
+
+TensorList main_inputs(const Row& row, const Sample& sample) {
+  TensorList inputs = make_inputs(sample, row.main_dtype());
+  return can_differentiate(row) ? as_leaves(inputs) : inputs;
+}
+
+// ---- In place
+
+// f(x) again by the form that changes x, on leaves' copies, with gradients through the change.
+void check_in_place(const Row& row, In inputs, Arrangement arrangement) {
+  TensorList expected = row.body(inputs);
+  Tensor first = arrange(inputs[0].detach(), arrangement);
+  if (!first.defined() || !(expected[0].sizes() == first.sizes()) || expected[0].dtype() != first.dtype()) return;
+  SCOPED_TRACE(std::string("in place, ") + name(arrangement));
+  TensorList changed = inputs;
+  Tensor leaf = first;
+  if (can_differentiate(row)) leaf.requires_grad_();
+  // A leaf that wants a gradient must not be changed; a tensor computed from it (in the same memory order) may.
+  Tensor work = empty_strided(first.sizes(), first.strides(), {.dtype = first.dtype()});
+  work.copy_(leaf);
+  changed[0] = work;
+  uint64_t version = work.version();
+  row.in_place(changed);
+  EXPECT_GT(work.version(), version) << "the version does not show the change";
+  EXPECT_TRUE(identical(work, expected[0]));
+  if (!can_differentiate(row)) return;
+  TensorList leaves = inputs;
+  leaves[0] = leaf;
+  TensorList got = weighted_gradients({work}, leaves), wanted = weighted_gradients({expected[0]}, inputs);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], wanted[i], 1e-12)) << "gradient " << i;
+}
+
+void check_written(const Row& row, In inputs) {
+  TensorList plain;
+  for (auto& x : inputs) plain.push_back(x.detach());
+  Tensor expected = row.body(plain)[0];
+  for (Arrangement a :
+       {Arrangement::contiguous, Arrangement::transposed, Arrangement::stepped, Arrangement::channels_last}) {
+    Tensor out = arrange(zeros(expected.sizes(), {.dtype = expected.dtype()}), a);
+    if (!out.defined()) continue;
+    row.write(out, plain);
+    EXPECT_TRUE(identical(out, expected)) << "written into a " << name(a) << " tensor";
+  }
+  // A result may be written into a wider dtype, and into no narrower kind.
+  if (expected.dtype() == f64) {
+    Tensor wide = zeros(expected.sizes(), {.dtype = c128}), narrow = zeros(expected.sizes(), {.dtype = i64});
+    row.write(wide, plain);
+    EXPECT_TRUE(close(wide, expected, 0)) << "written into c128";
+    EXPECT_THROW(row.write(narrow, plain), DTypeError);
+  }
+  Shape wrong = expected.sizes();
+  wrong.push_back(2);
+  Tensor misfit = zeros(wrong, {.dtype = expected.dtype()});
+  EXPECT_THROW(row.write(misfit, plain), ShapeError);
+}
+
+// ---- Edges
+
+// Element i of the result, from element i of every input alone.
+void check_elements(const Row& row, const Shape& sizes) {
+  TensorList inputs = make_inputs(row.sample_of(sizes), row.main_dtype());
+  Tensor whole = row.body(inputs)[0];
+  ASSERT_EQ(whole.sizes(), sizes);
+  Tensor flat = whole.reshape({-1});
+  int64_t n = flat.numel(), step = std::max<int64_t>(1, n / 50);
+  for (int64_t i = 0; i < n; i += step) {
+    TensorList single;
+    for (auto& x : inputs) single.push_back(x.reshape({-1}).select(0, i));
+    Tensor one = row.body(single)[0];
+    ASSERT_EQ(one.dim(), 0);
+    ASSERT_TRUE(identical(flat.select(0, i), one)) << "element " << i << " of " << to_string(sizes);
+  }
+}
+
+}  // namespace
+
+void check_meta(const Row& row) {
+  for (const Sample& sample : samples_for_layouts(row))
+    for (Arrangement a :
+         {Arrangement::contiguous, Arrangement::transposed, Arrangement::stepped, Arrangement::channels_last}) {
+      if (row.needs_contiguous && a != Arrangement::contiguous) continue;
+      TensorList inputs = arranged(make_inputs(sample, row.main_dtype()), a), copies;
+      if (inputs.empty()) continue;
+      SCOPED_TRACE(describe_all(inputs));
+      for (auto& x : inputs) copies.push_back(on_meta(x));
+      if (row.shape_from_values) {
+        EXPECT_THROW(row.body(copies), DeviceError);
+        continue;
+      }
+      TensorList expected = row.body(inputs), outputs = row.body(copies);
+      ASSERT_EQ(outputs.size(), expected.size());
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        EXPECT_TRUE(outputs[i].device().is_meta()) << "output " << i << " is on " << outputs[i].device().str();
+        EXPECT_TRUE(same_form(outputs[i], expected[i])) << "output " << i;
+      }
+      // Values and no values do not mix.
+      for (size_t k = 0; k < inputs.size() && inputs.size() > 1; ++k) {
+        TensorList mixed = inputs;
+        mixed[k] = copies[k];
+        EXPECT_THROW(row.body(mixed), DeviceError) << "input " << k << " is on meta, the others are not";
+      }
+    }
+}
+
+void check_layouts(const Row& row) {
+  for (const Sample& sample : samples_for_layouts(row))
+    for (Arrangement a : kArrangements) {
+      TensorList inputs = arranged(make_inputs(sample, row.main_dtype()), a), plain;
+      if (inputs.empty()) continue;
+      SCOPED_TRACE(std::string(name(a)) + ": " + describe_all(inputs));
+      for (auto& x : inputs) plain.push_back(x.clone(MemoryFormat::contiguous));
+      if (can_differentiate(row)) {
+        inputs = as_leaves(inputs);
+        plain = as_leaves(plain);
+      }
+      if (row.needs_contiguous && a != Arrangement::contiguous) {
+        // It may refuse, but it may not crash or be wrong in silence.
+        try {
+          row.body(inputs);
+        } catch (const Error&) {
+        }
+        continue;
+      }
+      TensorList outputs = row.body(inputs), expected = row.body(plain);
+      ASSERT_EQ(outputs.size(), expected.size());
+      for (size_t i = 0; i < outputs.size(); ++i) EXPECT_TRUE(close(outputs[i], expected[i], 1e-13)) << "output " << i;
+      TensorList got = weighted_gradients(outputs, inputs), wanted = weighted_gradients(expected, plain);
+      ASSERT_EQ(got.size(), wanted.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], wanted[i], 1e-13)) << "gradient " << i;
+    }
+}
+
+void check_forms(const Row& row) {
+  auto samples = row.all_samples();
+  if (samples.empty()) samples.emplace_back();
+  for (const Sample& sample : samples) {
+    TensorList inputs = main_inputs(row, sample);
+    SCOPED_TRACE(describe_all(inputs));
+    Probe probe;
+    {
+      TraceGuard guard(probe);
+      weighted_gradients(row.body(inputs), inputs);
+    }
+    if (row.write) check_written(row, inputs);
+    if (row.in_place)
+      for (Arrangement a : {Arrangement::contiguous, Arrangement::transposed, Arrangement::stepped})
+        check_in_place(row, inputs, a);
+  }
+}
+
+void check_edges(const Row& row) {
+  for (const Shape& sizes : {Shape{0}, Shape{2, 0, 3}}) {
+    TensorList inputs = main_inputs(row, row.sample_of(sizes)), outputs = row.body(inputs);
+    EXPECT_EQ(outputs[0].sizes(), sizes);
+    for (auto& g : weighted_gradients(outputs, inputs)) EXPECT_EQ(g.sizes(), sizes);
+  }
+  // Lone elements, and the same ones within vectors, their tails, and pieces done by different threads: equal bits.
+  for (const Shape& sizes : {Shape{}, Shape{1}, Shape{1, 1, 1}, Shape{37}, Shape{3, 1, 5}, Shape{40, 1000}})
+    check_elements(row, sizes);
+  if (row.arity < 2) return;
+  // Sizes that do not broadcast are refused, with the operator named.
+  TensorList inputs = make_inputs(row.sample_of({2, 3}), row.main_dtype());
+  inputs[1] = make_inputs(row.sample_of({2, 4}), row.main_dtype())[1];
+  try {
+    row.body(inputs);
+    ADD_FAILURE() << "takes shapes [2, 3] and [2, 4]";
+  } catch (const ShapeError& e) {
+    EXPECT_EQ(e.operation(), row.operator_name());
+  }
+}
+
+}  // namespace tutti::test
