@@ -179,10 +179,10 @@ void report_product(const Options& options, Part part, std::array<int64_t, 3> sh
   if (!options.wants(name)) return;
   use_threads(threads);
   Tensor a = uniform({m, k}), b = uniform({k, n}), g = uniform({m, n});
-  Contender ours = part == Part::forward  ? contender("tutti", [=] { tutti::mm(a, b); })
-                   : part == Part::grad_a ? contender("tutti", [=] { tutti::mm(g, b.t()); })
-                                          : contender("tutti", [=] { tutti::mm(a.t(), g); });
-  auto t = measure({ours, bare_product(part, m, k, n, threads), libtorch(fmt::format("mm{}", suffix), {m, k, n})},
+  Tensor left = part == Part::forward ? a : part == Part::grad_a ? g : a.t();
+  Tensor right = part == Part::forward ? b : part == Part::grad_a ? b.t() : g;
+  auto t = measure({contender("tutti", [=] { tutti::mm(left, right); }), bare_product(part, m, k, n, threads),
+                    libtorch(fmt::format("mm{}", suffix), {m, k, n})},
                    time_for(threads), options);
   double gflop = 2e-9 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n);
   report({.name = name,

@@ -6,7 +6,7 @@ using namespace tutti;
 
 int main() {
   manual_seed(1);
-  Tensor x = randn({256, 3});                               // data: y = x·w + 0.5, w = (1, -2, 3)
+  Tensor x = randn({256, 3});  // data: y = x·w + 0.5, w = (1, -2, 3)
   Tensor y = matmul(x, tensor({1.0, -2.0, 3.0})) + 0.5;
   Tensor w = zeros({3}, {.requires_grad = true});
   Tensor b = zeros({}, {.requires_grad = true});

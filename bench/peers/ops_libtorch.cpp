@@ -47,9 +47,9 @@ Work layer_norm(at::IntArrayRef sizes) {
 // sizes: m, k, n. Forward, and the gradients of either factor.
 Work product(std::string_view which, at::IntArrayRef s) {
   at::Tensor a = uniform({s[0], s[1]}), b = uniform({s[1], s[2]}), g = uniform({s[0], s[2]});
-  if (which == "mm") return repeat([=] { at::mm(a, b); });
-  if (which == "mm_grad_a") return repeat([=] { at::mm(g, b.t()); });
-  return repeat([=] { at::mm(a.t(), g); });
+  at::Tensor left = which == "mm" ? a : which == "mm_grad_a" ? g : a.t();
+  at::Tensor right = which == "mm" ? b : which == "mm_grad_a" ? b.t() : g;
+  return repeat([=] { at::mm(left, right); });
 }
 
 Work prepare(std::string_view work, at::IntArrayRef s) {

@@ -16,9 +16,14 @@ Counts& counts() {
 bool is_of_ratio(const Want& want) { return want.kind == Want::ratio_at_most || want.kind == Want::ratio_at_least; }
 bool is_upper(const Want& want) { return want.kind == Want::ratio_at_most || want.kind == Want::value_at_most; }
 
+// Four digits, and no exponents where people read.
+std::string number(double v) {
+  return std::abs(v) >= 1000 && std::abs(v) < 1e9 ? fmt::format("{:.0f}", v) : fmt::format("{:.4g}", v);
+}
+
 std::string want_text(const Figure& f) {
   if (f.want.kind == Want::nothing) return "-";
-  return fmt::format("{}{:.4g}{}", is_upper(f.want) ? "<=" : ">=", f.want.bound, is_of_ratio(f.want) ? "" : f.unit);
+  return fmt::format("{}{}{}", is_upper(f.want) ? "<=" : ">=", number(f.want.bound), is_of_ratio(f.want) ? "" : f.unit);
 }
 
 }  // namespace
@@ -35,11 +40,12 @@ void report(const Figure& f) {
   ++counts().figures;
 
   bool has_peer = !std::isnan(f.peer_value);
-  std::string line = fmt::format("figure name={} value={:.4g} unit={} peer={} ratio={} want={} met={}", f.name, f.value,
-                                 f.unit, has_peer ? fmt::format("{}:{:.4g}", f.peer, f.peer_value) : "none",
-                                 has_peer ? fmt::format("{:.3g}", ratio) : "-", want_text(f), met);
+  std::string line =
+      fmt::format("figure name={} value={} unit={} peer={} ratio={} want={} met={}", f.name, number(f.value), f.unit,
+                  has_peer ? fmt::format("{}:{}", f.peer, number(f.peer_value)) : "none",
+                  has_peer ? number(ratio) : "-", want_text(f), met);
   for (auto& [key, value] : f.extra)
-    if (!std::isnan(value)) line += fmt::format(" {}={:.3g}", key, value);
+    if (!std::isnan(value)) line += fmt::format(" {}={}", key, number(value));
   fmt::print("{}\n", line);
 }
 

@@ -77,7 +77,8 @@ std::vector<Node*> next_nodes(const Node& node);
 /// Tensor y = Cube::apply(x, 2.0);
 ///
 /// `forward` runs without recording; `backward` returns a gradient for each tensor argument in order (or an undefined
-/// tensor), and is itself recorded when gradients of gradients are asked for. A TensorList argument counts as its tensors.
+/// tensor), and is itself recorded when gradients of gradients are asked for. A TensorList argument counts as its
+/// tensors.
 class FunctionBase {
  public:
   virtual ~FunctionBase() = default;

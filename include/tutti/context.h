@@ -25,17 +25,17 @@ enum Mode : uint32_t {
 
 struct Context {
   uint32_t modes = kGradMode;
-  int rank = -1;                                   // -1: not a rank of any world
+  int rank = -1;  // -1: not a rank of any world
   int world_size = 0;
-  int threads = 0;                                 // threads an operator may use; 0: the current device's share
-  Device device;                                   // where new tensors are made
-  DType default_dtype = DType::f32;                // of tensors made from floating-point numbers
+  int threads = 0;                   // threads an operator may use; 0: the current device's share
+  Device device;                     // where new tensors are made
+  DType default_dtype = DType::f32;  // of tensors made from floating-point numbers
   DType autocast_dtype = DType::bf16;
-  GradientSink* sink = nullptr;                    // where leaf gradients go; null: into .grad
+  GradientSink* sink = nullptr;  // where leaf gradients go; null: into .grad
   Tracer* tracer = nullptr;
-  std::shared_ptr<Generator> generator;            // made on first use, see random.h
-  std::shared_ptr<void> world;                     // the rank's groups (comm)
-  std::shared_ptr<void> distributed_autograd;      // the active distributed-autograd context (rpc)
+  std::shared_ptr<Generator> generator;        // made on first use, see random.h
+  std::shared_ptr<void> world;                 // the rank's groups (comm)
+  std::shared_ptr<void> distributed_autograd;  // the active distributed-autograd context (rpc)
 };
 
 /// The calling thread's context.

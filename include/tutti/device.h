@@ -18,7 +18,7 @@ struct Device {
   Device() = default;
   Device(DeviceKind kind, int index = 0) : kind(kind), index(static_cast<int16_t>(index)) {}  // NOLINT
   /// "cpu", "cpu:3", "cuda:0", "meta".
-  Device(std::string_view text);  // NOLINT
+  Device(std::string_view text);                                // NOLINT
   Device(const char* text) : Device(std::string_view(text)) {}  // NOLINT
 
   bool is_cpu() const { return kind == DeviceKind::cpu; }

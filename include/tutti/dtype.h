@@ -14,8 +14,8 @@ enum class DType : uint8_t { f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean
 inline constexpr int kDTypes = 12;
 
 inline constexpr DType f32 = DType::f32, f64 = DType::f64, bf16 = DType::bf16, f16 = DType::f16, i8 = DType::i8,
-                       u8 = DType::u8, i16 = DType::i16, i32 = DType::i32, i64 = DType::i64,
-                       boolean = DType::boolean, c64 = DType::c64, c128 = DType::c128;
+                       u8 = DType::u8, i16 = DType::i16, i32 = DType::i32, i64 = DType::i64, boolean = DType::boolean,
+                       c64 = DType::c64, c128 = DType::c128;
 
 /// A category decides type promotion: a tensor of a higher category pulls the others up.
 enum class Category : uint8_t { boolean, integer, floating, complex };
@@ -81,10 +81,10 @@ struct Half {
 
 template <class T>
 struct DTypeOf;
-#define TUTTI_DTYPE_OF(type, value)           \
-  template <>                                 \
-  struct DTypeOf<type> {                      \
-    static constexpr DType dtype = value;     \
+#define TUTTI_DTYPE_OF(type, value)       \
+  template <>                             \
+  struct DTypeOf<type> {                  \
+    static constexpr DType dtype = value; \
   };
 TUTTI_DTYPE_OF(float, DType::f32)
 TUTTI_DTYPE_OF(double, DType::f64)
@@ -107,18 +107,30 @@ inline constexpr DType dtype_of = DTypeOf<T>::dtype;
 template <class F>
 decltype(auto) with_type(DType t, F&& f) {
   switch (t) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f64: return f.template operator()<double>();
-    case DType::bf16: return f.template operator()<BFloat16>();
-    case DType::f16: return f.template operator()<Half>();
-    case DType::i8: return f.template operator()<int8_t>();
-    case DType::u8: return f.template operator()<uint8_t>();
-    case DType::i16: return f.template operator()<int16_t>();
-    case DType::i32: return f.template operator()<int32_t>();
-    case DType::i64: return f.template operator()<int64_t>();
-    case DType::boolean: return f.template operator()<bool>();
-    case DType::c64: return f.template operator()<std::complex<float>>();
-    case DType::c128: return f.template operator()<std::complex<double>>();
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::bf16:
+      return f.template operator()<BFloat16>();
+    case DType::f16:
+      return f.template operator()<Half>();
+    case DType::i8:
+      return f.template operator()<int8_t>();
+    case DType::u8:
+      return f.template operator()<uint8_t>();
+    case DType::i16:
+      return f.template operator()<int16_t>();
+    case DType::i32:
+      return f.template operator()<int32_t>();
+    case DType::i64:
+      return f.template operator()<int64_t>();
+    case DType::boolean:
+      return f.template operator()<bool>();
+    case DType::c64:
+      return f.template operator()<std::complex<float>>();
+    case DType::c128:
+      return f.template operator()<std::complex<double>>();
   }
   __builtin_unreachable();
 }

@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#define TUTTI_FIELDS(...)                                        \
-  auto fields() { return std::tie(__VA_ARGS__); }                \
-  auto fields() const { return std::tie(__VA_ARGS__); }          \
+#define TUTTI_FIELDS(...)                               \
+  auto fields() { return std::tie(__VA_ARGS__); }       \
+  auto fields() const { return std::tie(__VA_ARGS__); } \
   static const char* field_names() { return #__VA_ARGS__; }

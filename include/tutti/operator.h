@@ -72,8 +72,9 @@ inline constexpr AttributeType attribute_type{
     .hash = [](const void* a) { return detail::hash_text(attribute_type<A>.print(a)); },
     .print =
         [](const void* a) {
-          return std::apply([](const auto&... f) { return detail::join_fields(A::field_names(), {detail::print_field(f)...}); },
-                            static_cast<const A*>(a)->fields());
+          return std::apply(
+              [](const auto&... f) { return detail::join_fields(A::field_names(), {detail::print_field(f)...}); },
+              static_cast<const A*>(a)->fields());
         },
 };
 template <class A>
@@ -86,11 +87,11 @@ Attributes attributes(const A& a) {
 /// What `infer` says of an output: all that there is to know before any data exists.
 struct TensorSpec {
   Shape sizes = {};
-  Shape strides = {};        // in elements; left empty: contiguous
-  int64_t offset = 0;        // of a view, in elements of the storage
+  Shape strides = {};  // in elements; left empty: contiguous
+  int64_t offset = 0;  // of a view, in elements of the storage
   DType dtype = DType::f32;
   Device device = {};
-  bool strided = false;      // strides (and offset) are set
+  bool strided = false;  // strides (and offset) are set
 };
 
 struct Call {
@@ -150,20 +151,22 @@ struct Operator {
   Infer infer = nullptr;
   Kernel cpu = nullptr;
   Kernel cuda = nullptr;
-  Gradient gradient = nullptr;      // null: not differentiable (the result never requires a gradient)
+  Gradient gradient = nullptr;  // null: not differentiable (the result never requires a gradient)
   // Bit k: the gradient reads the value of input (output) k. What is not saved can be freed or changed at once.
   uint32_t saves_inputs = 0;
   uint32_t saves_outputs = 0;
-  int8_t view_of = -1;              // the output is a view of input k: infer gives strides and offset, no kernel runs
+  int8_t view_of = -1;  // the output is a view of input k: infer gives strides and offset, no kernel runs
   bool pointwise = false;
   bool reduction = false;
-  bool random = false;              // draws from the context's generator
+  bool random = false;  // draws from the context's generator
   bool collective = false;
-  bool dynamic_shape = false;       // the output's shape depends on data (or it is sparse): the kernel makes the output
-  bool sparse = false;              // takes sparse inputs and sparse gradients; call() keeps them from all others
+  bool dynamic_shape = false;  // the output's shape depends on data (or it is sparse): the kernel makes the output
+  bool sparse = false;         // takes sparse inputs and sparse gradients; call() keeps them from all others
   AutocastPolicy autocast = AutocastPolicy::none;
 
-  Kernel kernel(DeviceKind kind) const { return kind == DeviceKind::cpu ? cpu : kind == DeviceKind::cuda ? cuda : nullptr; }
+  Kernel kernel(DeviceKind kind) const {
+    return kind == DeviceKind::cpu ? cpu : kind == DeviceKind::cuda ? cuda : nullptr;
+  }
 };
 
 /// Runs an operator: autocast → record for tracing → infer → kernel → attach the gradient node. Outputs that are

@@ -37,23 +37,35 @@ inline Tensor operator>>(const Tensor& x, int64_t y) { return shift_right(x, y);
 class NestedList {
  public:
   template <Number T>
-  NestedList(T value) : value_(value), kind_(kind_of<T>()) {}  // NOLINT
+  NestedList(T value) : kind_(kind_of<T>()) {  // NOLINT
+    if constexpr (std::is_integral_v<T>) integer_ = static_cast<int64_t>(value);
+    if constexpr (std::is_arithmetic_v<T>)
+      value_ = static_cast<double>(value);
+    else
+      value_ = value;
+  }
   NestedList(std::initializer_list<NestedList> list) : list_(list), is_list_(true) {}
   bool is_list() const { return is_list_; }
   const std::vector<NestedList>& list() const { return list_; }
   std::complex<double> value() const { return value_; }
+  int64_t integer() const { return integer_; }  // exact, where value() rounds
   Category kind() const { return kind_; }
 
  private:
   template <class T>
   static Category kind_of() {
-    if constexpr (std::same_as<T, bool>) return Category::boolean;
-    else if constexpr (std::is_integral_v<T>) return Category::integer;
-    else if constexpr (std::is_floating_point_v<T>) return Category::floating;
-    else return Category::complex;
+    if constexpr (std::same_as<T, bool>)
+      return Category::boolean;
+    else if constexpr (std::is_integral_v<T>)
+      return Category::integer;
+    else if constexpr (std::is_floating_point_v<T>)
+      return Category::floating;
+    else
+      return Category::complex;
   }
   std::vector<NestedList> list_;
   std::complex<double> value_;
+  int64_t integer_ = 0;
   Category kind_ = Category::boolean;
   bool is_list_ = false;
 };
@@ -198,12 +210,13 @@ inline constexpr NewAxisTag NewAxis{};
 /// One entry of x.index({...}): a number, a Slice, Ellipsis, NewAxis, a boolean mask or a tensor of indices.
 class Index {
  public:
-  Index(int64_t i) : value_(i) {}                  // NOLINT
-  Index(int i) : value_(int64_t{i}) {}             // NOLINT
-  Index(Slice s) : value_(s) {}                    // NOLINT
-  Index(EllipsisTag e) : value_(e) {}              // NOLINT
-  Index(NewAxisTag n) : value_(n) {}               // NOLINT
-  Index(const Tensor& t) : value_(t) {}            // NOLINT
+  Index(int64_t i) : value_(i) {}        // NOLINT
+  Index(int i) : value_(int64_t{i}) {}   // NOLINT
+  Index(bool b) : value_(tensor(b)) {}   // NOLINT: a mask of no dims, not the number 0 or 1
+  Index(Slice s) : value_(s) {}          // NOLINT
+  Index(EllipsisTag e) : value_(e) {}    // NOLINT
+  Index(NewAxisTag n) : value_(n) {}     // NOLINT
+  Index(const Tensor& t) : value_(t) {}  // NOLINT
   const std::variant<int64_t, Slice, EllipsisTag, NewAxisTag, Tensor>& value() const { return value_; }
 
  private:

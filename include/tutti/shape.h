@@ -16,8 +16,8 @@ class Shape {
   Shape(int64_t only) : size_(1) { inline_[0] = only; }  // NOLINT: sum(x, 1) and zeros(3) should read well
   Shape(int only) : Shape(int64_t{only}) {}              // NOLINT
   Shape(std::initializer_list<int64_t> list) { assign(list.begin(), list.size()); }
-  Shape(std::span<const int64_t> list) { assign(list.data(), list.size()); }        // NOLINT
-  Shape(const std::vector<int64_t>& list) { assign(list.data(), list.size()); }     // NOLINT
+  Shape(std::span<const int64_t> list) { assign(list.data(), list.size()); }     // NOLINT
+  Shape(const std::vector<int64_t>& list) { assign(list.data(), list.size()); }  // NOLINT
   Shape(size_t count, int64_t value) {
     resize(count);
     for (auto& v : *this) v = value;

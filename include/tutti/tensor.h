@@ -33,7 +33,8 @@ struct Options {
 };
 
 template <class T>
-concept Number = std::is_arithmetic_v<T> || std::same_as<T, std::complex<float>> || std::same_as<T, std::complex<double>>;
+concept Number =
+    std::is_arithmetic_v<T> || std::same_as<T, std::complex<float>> || std::same_as<T, std::complex<double>>;
 
 namespace detail {
 struct Handle {

@@ -9,7 +9,8 @@ class Tracer {
  public:
   virtual ~Tracer() = default;
   /// Records the call. Returns true if it also did it (outputs are set), false to let it run as usual.
-  virtual bool call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes, std::span<Tensor> outputs) = 0;
+  virtual bool call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+                    std::span<Tensor> outputs) = 0;
 };
 
 class TraceGuard {

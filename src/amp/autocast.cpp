@@ -10,11 +10,16 @@ namespace {
 
 // The dtype that the policy asks of this operator's floating-point inputs; none: leave them.
 std::optional<DType> wanted_dtype(const Operator& op, std::span<const Tensor* const> inputs) {
-  auto castable = [](const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != DType::f64 && !x.is_number(); };
+  auto castable = [](const Tensor& x) {
+    return x.defined() && is_floating(x.dtype()) && x.dtype() != DType::f64 && !x.is_number();
+  };
   switch (op.autocast) {
-    case AutocastPolicy::none: return {};
-    case AutocastPolicy::low_precision: return context().autocast_dtype;
-    case AutocastPolicy::full_precision: return DType::f32;
+    case AutocastPolicy::none:
+      return {};
+    case AutocastPolicy::low_precision:
+      return context().autocast_dtype;
+    case AutocastPolicy::full_precision:
+      return DType::f32;
     case AutocastPolicy::widest: {
       std::optional<DType> widest;
       for (const Tensor* x : inputs)
@@ -27,7 +32,8 @@ std::optional<DType> wanted_dtype(const Operator& op, std::span<const Tensor* co
 
 }  // namespace
 
-bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes, std::span<Tensor> outputs) {
+bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+                  std::span<Tensor> outputs) {
   if (context().modes & kAutocastMode) {
     ModeGuard off(0, kAutocastMode);
     auto dtype = wanted_dtype(op, inputs);
@@ -35,7 +41,8 @@ bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Att
     SmallVector<const Tensor*, 4> pointers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Tensor& x = *inputs[i];
-      bool cast_it = dtype && x.defined() && is_floating(x.dtype()) && x.dtype() != DType::f64 && x.dtype() != *dtype && !x.is_number();
+      bool cast_it = dtype && x.defined() && is_floating(x.dtype()) && x.dtype() != DType::f64 && x.dtype() != *dtype &&
+                     !x.is_number();
       if (cast_it) converted[i] = cast(x, *dtype);
       pointers.push_back(cast_it ? &converted[i] : &x);
     }

@@ -33,7 +33,8 @@ class LeafSink final : public GradientSink {
     const TensorImpl* g = impl(gradient);
     if (g->sparse) {
       const TensorImpl* values = impl(g->sparse->values);
-      return g->references == 1 && values->references == 1 && values->storage->references == 1 ? gradient : clone(gradient);
+      return g->references == 1 && values->references == 1 && values->storage->references == 1 ? gradient
+                                                                                               : clone(gradient);
     }
     bool dense_leaf = is_dense(leaf.sizes(), leaf.strides());
     bool fits = dense_leaf ? g->strides == leaf.strides() || (g->contiguous && leaf.is_contiguous()) : g->contiguous;
@@ -45,10 +46,11 @@ class LeafSink final : public GradientSink {
 };
 
 Tensor root_gradient(const Tensor& output, const Tensor& given, const char* operation) {
-  check<GradError>(output.defined() && output.requires_grad(), operation,
-                   "{} does not require a gradient: nothing it was made from had requires_grad_(), or it was made inside "
-                   "NoGrad or from detached tensors",
-                   output);
+  check<GradError>(
+      output.defined() && output.requires_grad(), operation,
+      "{} does not require a gradient: nothing it was made from had requires_grad_(), or it was made inside "
+      "NoGrad or from detached tensors",
+      output);
   if (!given.defined()) {
     check<GradError>(output.numel() == 1, operation,
                      "{} is not a scalar: reduce it (sum, mean) or pass the gradient to start from", output);
@@ -60,10 +62,11 @@ Tensor root_gradient(const Tensor& output, const Tensor& given, const char* oper
 }
 
 void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gradients, const char* operation) {
-  check<GradError>(gradients.empty() || gradients.size() == outputs.size(), operation, "{} gradients were given for {} outputs",
-                   gradients.size(), outputs.size());
+  check<GradError>(gradients.empty() || gradients.size() == outputs.size(), operation,
+                   "{} gradients were given for {} outputs", gradients.size(), outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i)
-    task.add_root(gradient_edge(outputs[i]), root_gradient(outputs[i], gradients.empty() ? Tensor() : gradients[i], operation));
+    task.add_root(gradient_edge(outputs[i]),
+                  root_gradient(outputs[i], gradients.empty() ? Tensor() : gradients[i], operation));
 }
 
 }  // namespace
@@ -79,26 +82,29 @@ void backward(const TensorList& outputs, const TensorList& gradients, BackwardOp
   task.run();
 }
 
-TensorList grad(const TensorList& outputs, const TensorList& inputs, const GradOptions& options, const TensorList& gradients) {
+TensorList grad(const TensorList& outputs, const TensorList& inputs, const GradOptions& options,
+                const TensorList& gradients) {
   GraphTask task({.keep_graph = options.retain_graph || options.create_graph, .create_graph = options.create_graph});
   add_roots(task, outputs, gradients, "grad");
   for (size_t i = 0; i < inputs.size(); ++i) {
-    check<GradError>(inputs[i].defined() && inputs[i].requires_grad(), "grad", "input {} ({}) does not require a gradient", i,
-                     inputs[i]);
+    check<GradError>(inputs[i].defined() && inputs[i].requires_grad(), "grad",
+                     "input {} ({}) does not require a gradient", i, inputs[i]);
     task.capture(gradient_edge(inputs[i]));
   }
   task.run();
   TensorList result;
   for (size_t i = 0; i < inputs.size(); ++i) {
     result.push_back(task.captured(i));
-    check<GradError>(result.back().defined() || options.allow_unused, "grad",
-                     "input {} ({}) was not used to compute the outputs; allow_unused gives an undefined gradient instead", i,
-                     inputs[i]);
+    check<GradError>(
+        result.back().defined() || options.allow_unused, "grad",
+        "input {} ({}) was not used to compute the outputs; allow_unused gives an undefined gradient instead", i,
+        inputs[i]);
   }
   return result;
 }
 
-TensorList backward_until(const TensorList& roots, const TensorList& gradients, const TensorList& inputs, bool create_graph) {
+TensorList backward_until(const TensorList& roots, const TensorList& gradients, const TensorList& inputs,
+                          bool create_graph) {
   GraphTask task({.keep_graph = create_graph, .create_graph = create_graph, .captures_only = false});
   add_roots(task, roots, gradients, "checkpoint");
   for (auto& x : inputs) task.capture(x.defined() ? gradient_edge(x) : Edge());

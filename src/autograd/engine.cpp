@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/workers.h"
 #include "tutti/ops.h"
+#include "tutti/random.h"
 
 namespace tutti {
 namespace {
@@ -47,8 +48,8 @@ void check_finite(const Node& node, const GradientBuffer& gradients) {
     const Tensor& g = gradients[i];
     if (!g.defined() || g.is_sparse() || g.device().is_meta()) continue;
     if (isnan(g).any().item<bool>())
-      fail<GradError>("backward", "'{}' gave NaN as the gradient of its input {}. Its forward was called at:\n{}", node.name(), i,
-                      node.origin ? *node.origin : "  (made outside of anomaly mode)\n");
+      fail<GradError>("backward", "'{}' gave NaN as the gradient of its input {}. Its forward was called at:\n{}",
+                      node.name(), i, node.origin ? *node.origin : "  (made outside of anomaly mode)\n");
   }
 }
 
@@ -152,9 +153,8 @@ void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_
 
 // Adds up what several workers brought, in an order that does not depend on who came first.
 void GraphTask::settle(Pending& p) {
-  std::sort(p.arrivals.begin(), p.arrivals.end(), [](auto& a, auto& b) {
-    return a.sequence != b.sequence ? a.sequence > b.sequence : a.edge < b.edge;
-  });
+  std::sort(p.arrivals.begin(), p.arrivals.end(),
+            [](auto& a, auto& b) { return a.sequence != b.sequence ? a.sequence > b.sequence : a.edge < b.edge; });
   p.gradients.resize(p.node->outputs);
   for (auto& a : p.arrivals) add_gradient(p.gradients[a.output], std::move(a.gradient), options_.create_graph);
   p.arrivals.clear();
@@ -231,6 +231,7 @@ void GraphTask::work(Queue& queue) {
 
 void GraphTask::run_workers() {
   std::vector<Workers::Job> jobs;
+  generator();  // made before the context is copied, so that all of them draw from one
   Context mine = context();
   for (auto& [key, queue] : queues_) {
     Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
@@ -247,6 +248,10 @@ void GraphTask::run_workers() {
 void GraphTask::deliver(const Edge& edge, Tensor gradient) {
   std::lock_guard lock(mutex_);
   if (error_) return;
+  if (!prepared_) {
+    early_.emplace_back(edge, std::move(gradient));
+    return;
+  }
   arrive(find(edge.node.get()), edge.output, std::move(gradient), UINT64_MAX, 0);
 }
 
@@ -260,6 +265,7 @@ void GraphTask::run() {
   // Passes started from within hooks nest; beyond a depth the stack is somebody else's.
   if (depth >= kMaxDepth) {
     std::exception_ptr error;
+    generator();
     Context mine = context();
     Workers::instance()
         .start(mine.device,
@@ -283,8 +289,10 @@ void GraphTask::run() {
     for (auto& p : pending_) queues_[device_key(p.node->device)];
     threaded_ = queues_.size() > 1 || !expected_.empty();
     if (!threaded_ && !queues_.empty()) only_ = &queues_.begin()->second;
-    for (auto& [edge, gradient] : roots_)
-      arrive(find(edge.node.get()), edge.output, std::move(gradient), UINT64_MAX, 0);
+    prepared_ = true;
+    for (auto* list : {&roots_, &early_})
+      for (auto& [edge, gradient] : *list)
+        arrive(find(edge.node.get()), edge.output, std::move(gradient), UINT64_MAX, 0);
   }
   if (queues_.empty()) return;
   if (threaded_)

@@ -45,7 +45,7 @@ class GraphTask {
     Ref<Node> node;
     uint32_t dependencies = 0;  // edges into the node that have not yet brought their gradient
     bool needed = true;
-    bool any = false;           // a gradient has arrived
+    bool any = false;  // a gradient has arrived
     bool captured = false;
     GradientBuffer gradients;
     // With several workers gradients arrive in any order; they are added in the order of the nodes that sent them.
@@ -86,20 +86,23 @@ class GraphTask {
 
   GraphTaskOptions options_;
   std::vector<Pending> pending_;
-  std::vector<uint32_t> table_;   // open addressing: index + 1 into pending_
+  std::vector<uint32_t> table_;  // open addressing: index + 1 into pending_
   std::vector<std::pair<Edge, Tensor>> roots_;
   std::vector<Capture> captures_;
   std::vector<Ref<Node>> expected_;
-  uint64_t outstanding_ = 0;      // nodes that have yet to be evaluated
+  std::vector<std::pair<Edge, Tensor>> early_;  // delivered before run()
+  bool prepared_ = false;
+  uint64_t outstanding_ = 0;  // nodes that have yet to be evaluated
   bool threaded_ = false;
   std::mutex mutex_;
-  std::map<int, Queue> queues_;   // by device
+  std::map<int, Queue> queues_;  // by device
   Queue* only_ = nullptr;
   std::exception_ptr error_;
 };
 
 /// Runs backward from these roots, accumulating leaves as usual, but gradients that reach `inputs` are returned instead
 /// and go no further.
-TensorList backward_until(const TensorList& roots, const TensorList& gradients, const TensorList& inputs, bool create_graph);
+TensorList backward_until(const TensorList& roots, const TensorList& gradients, const TensorList& inputs,
+                          bool create_graph);
 
 }  // namespace tutti

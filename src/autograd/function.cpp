@@ -42,28 +42,32 @@ class FunctionNode final : public Node {
     Device device;
   };
 
-  FunctionNode(std::shared_ptr<FunctionBase> function, std::string name) : function_(std::move(function)), name_(std::move(name)) {
+  FunctionNode(std::shared_ptr<FunctionBase> function, std::string name)
+      : function_(std::move(function)), name_(std::move(name)) {
     FunctionAccess::set_node(*function_, this);
   }
   ~FunctionNode() override { FunctionAccess::set_node(*function_, nullptr); }
   std::string name() const override { return name_; }
 
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override {
-    check<GradError>(!freed_, "backward",
-                     "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice", name_);
+    check<GradError>(
+        !freed_, "backward",
+        "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice", name_);
     TensorList gradients(outputs.begin(), outputs.end());
     if (!FunctionAccess::accept_undefined(*function_))
       for (size_t i = 0; i < gradients.size(); ++i)
         if (!gradients[i].defined() && is_differentiable(infos_[i].dtype))
           gradients[i] = zeros(infos_[i].sizes, {.dtype = infos_[i].dtype, .device = infos_[i].device});
     TensorList result = function_->run_backward(gradients);
-    check<GradError>(result.size() == edges.size(), "backward", "'{}' has {} tensor inputs, but its backward returned {} gradients",
-                     name_, edges.size(), result.size());
+    check<GradError>(result.size() == edges.size(), "backward",
+                     "'{}' has {} tensor inputs, but its backward returned {} gradients", name_, edges.size(),
+                     result.size());
     for (size_t i = 0; i < result.size(); ++i) {
       if (!result[i].defined() || !edges[i].node) continue;
-      check<ShapeError>(result[i].sizes() == input_infos_[i].sizes || is_broadcast(input_infos_[i].sizes, result[i].sizes()), "backward",
-                        "'{}' returned a gradient of shape {} for its input {} of shape {}", name_, result[i].sizes(), i,
-                        input_infos_[i].sizes);
+      check<ShapeError>(
+          result[i].sizes() == input_infos_[i].sizes || is_broadcast(input_infos_[i].sizes, result[i].sizes()),
+          "backward", "'{}' returned a gradient of shape {} for its input {} of shape {}", name_, result[i].sizes(), i,
+          input_infos_[i].sizes);
       if (!(result[i].sizes() == input_infos_[i].sizes)) result[i] = sum_to(result[i], input_infos_[i].sizes);
       if (result[i].dtype() != input_infos_[i].dtype) result[i] = cast(result[i], input_infos_[i].dtype);
       inputs[i] = result[i];
@@ -75,7 +79,8 @@ class FunctionNode final : public Node {
     freed_ = true;
   }
   Tensor saved(size_t i) const {
-    check<IndexError>(i < saved_.size(), "saved", "'{}' saved {} tensors; there is no number {}", name_, saved_.size(), i);
+    check<IndexError>(i < saved_.size(), "saved", "'{}' saved {} tensors; there is no number {}", name_, saved_.size(),
+                      i);
     return saved_[i].unpack(*this);
   }
 
@@ -109,7 +114,8 @@ struct Checkpoint : Function<Checkpoint> {
   uint32_t modes = 0;
   size_t count = 0;
 
-  TensorList forward(std::function<TensorList(const TensorList&)> f, const TensorList& inputs, const Tensor&, uint32_t caller_modes) {
+  TensorList forward(std::function<TensorList(const TensorList&)> f, const TensorList& inputs, const Tensor&,
+                     uint32_t caller_modes) {
     body = std::move(f);
     random = generator().state();
     modes = caller_modes;
@@ -161,7 +167,8 @@ void detail::begin_function(FunctionBase& function, const TensorList& inputs) {
   for (auto& x : inputs) needs.push_back(grad_enabled() && x.defined() && x.requires_grad());
 }
 
-TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const char* name, const TensorList& inputs, TensorList outputs) {
+TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const char* name, const TensorList& inputs,
+                                   TensorList outputs) {
   auto& needs = FunctionAccess::needs(*function);
   TensorList saved = std::exchange(FunctionAccess::to_save(*function), {});
   TensorList excluded = std::exchange(FunctionAccess::non_differentiable(*function), {});
@@ -172,8 +179,9 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
   node->device = outputs.empty() ? context().device : outputs[0].device();
   node->edges.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    node->input_infos_.push_back(inputs[i].defined() ? FunctionNode::Info{inputs[i].sizes(), inputs[i].dtype(), inputs[i].device()}
-                                                     : FunctionNode::Info{});
+    node->input_infos_.push_back(inputs[i].defined()
+                                     ? FunctionNode::Info{inputs[i].sizes(), inputs[i].dtype(), inputs[i].device()}
+                                     : FunctionNode::Info{});
     if (needs[i]) node->edges[i] = gradient_edge(inputs[i]);
   }
   number_node(*node);
@@ -182,8 +190,9 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
   for (size_t i = 0; i < outputs.size(); ++i) {
     Tensor& out = outputs[i];
     node->infos_.push_back({out.sizes(), out.dtype(), out.device()});
-    bool differentiable = is_differentiable(out.dtype()) &&
-                          std::none_of(excluded.begin(), excluded.end(), [&](auto& t) { return t.is_same(originals[i]); });
+    bool differentiable =
+        is_differentiable(out.dtype()) &&
+        std::none_of(excluded.begin(), excluded.end(), [&](auto& t) { return t.is_same(originals[i]); });
     // A fresh handle: forward may have returned an input as it is, whose own history must stay.
     out = out.detach();
     if (!differentiable) continue;
@@ -192,7 +201,8 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
     meta.output = static_cast<uint32_t>(i);
   }
   for (auto& t : saved) {
-    size_t which = static_cast<size_t>(std::find_if(originals.begin(), originals.end(), [&](auto& o) { return o.is_same(t); }) - originals.begin());
+    size_t which = static_cast<size_t>(
+        std::find_if(originals.begin(), originals.end(), [&](auto& o) { return o.is_same(t); }) - originals.begin());
     bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](auto& x) { return x.is_same(t); });
     if (!t.defined())
       node->saved_.emplace_back();
@@ -206,7 +216,8 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
 
 TensorList checkpoint(std::function<TensorList(const TensorList&)> f, const TensorList& inputs) {
   if (!grad_enabled()) return f(inputs);
-  // What f uses beside its inputs (a module's parameters) may require gradients too; this makes sure backward comes here.
+  // What f uses beside its inputs (a module's parameters) may require gradients too; this makes sure backward comes
+  // here.
   Tensor always = zeros({}).requires_grad_();
   uint32_t modes = context().modes;  // as they are now: apply() changes them
   return Checkpoint::apply(std::move(f), inputs, always, modes);

@@ -35,8 +35,8 @@ double inner(const Tensor& a, const Tensor& b) {
 }
 
 // Differences of ⟨weight, output⟩ when one real number in one input moves.
-double difference(const Body& f, TensorList& inputs, size_t which, int64_t element, bool imaginary, const std::vector<Tensor>& weights,
-                  double epsilon) {
+double difference(const Body& f, TensorList& inputs, size_t which, int64_t element, bool imaginary,
+                  const std::vector<Tensor>& weights, double epsilon) {
   NoGrad guard;
   Tensor flat = inputs[which].detach().view({-1}).select(0, element);
   Tensor original = flat.clone();
@@ -81,7 +81,8 @@ std::vector<Tensor> random_weights(const TensorList& outputs, Generator& random)
   return weights;
 }
 
-bool check_against_differences(const Body& f, const TensorList& given, const GradcheckOptions& options, const char* name) {
+bool check_against_differences(const Body& f, const TensorList& given, const GradcheckOptions& options,
+                               const char* name) {
   TensorList inputs = fresh_leaves(given);
   for (auto& x : inputs)
     if (x.defined() && !x.is_contiguous() && x.requires_grad()) x = x.detach().contiguous().requires_grad_();
@@ -93,7 +94,8 @@ bool check_against_differences(const Body& f, const TensorList& given, const Gra
       wanted.push_back(inputs[i]);
       positions.push_back(i);
     }
-  check<GradError>(!wanted.empty(), name, "none of the inputs requires a gradient: call requires_grad_() on those to check");
+  check<GradError>(!wanted.empty(), name,
+                   "none of the inputs requires a gradient: call requires_grad_() on those to check");
   Generator random(20240607);
   std::vector<Tensor> weights = random_weights(outputs, random);
   TensorList roots, root_gradients;
@@ -105,7 +107,8 @@ bool check_against_differences(const Body& f, const TensorList& given, const Gra
   check<GradError>(!roots.empty(), name, "no output depends differentiably on the inputs");
   TensorList analytic = grad(roots, wanted, {.allow_unused = true}, root_gradients);
   for (size_t k = 0; k < wanted.size(); ++k) {
-    Tensor gradient = analytic[k].defined() ? analytic[k].is_sparse() ? to_dense(analytic[k]) : analytic[k] : zeros_like(wanted[k]);
+    Tensor gradient =
+        analytic[k].defined() ? analytic[k].is_sparse() ? to_dense(analytic[k]) : analytic[k] : zeros_like(wanted[k]);
     auto values = gradient.detach().contiguous().to_vector<std::complex<double>>();
     for (int64_t e = 0; e < wanted[k].numel(); ++e)
       for (bool imaginary : {false, true}) {
@@ -115,8 +118,8 @@ bool check_against_differences(const Body& f, const TensorList& given, const Gra
         double found = imaginary ? v.imag() : v.real();
         if (close(found, numeric, options)) continue;
         if (!options.throw_on_failure) return false;
-        fail<GradError>(name, "input {} ({}), element {}{}: the gradient is {}, differences say {}", positions[k], wanted[k], e,
-                        imaginary ? " (imaginary part)" : "", found, numeric);
+        fail<GradError>(name, "input {} ({}), element {}{}: the gradient is {}, differences say {}", positions[k],
+                        wanted[k], e, imaginary ? " (imaginary part)" : "", found, numeric);
       }
   }
   return true;
@@ -148,7 +151,9 @@ bool gradgradcheck(const Body& f, const TensorList& inputs, const GradcheckOptio
     TensorList leaves;
     // Differences run this without a graph; the first derivative needs one all the same.
     for (size_t i = 0; i < xs.size(); ++i)
-      leaves.push_back(!all[i].defined() || !all[i].requires_grad() || xs[i].requires_grad() ? xs[i] : xs[i].detach().requires_grad_());
+      leaves.push_back(!all[i].defined() || !all[i].requires_grad() || xs[i].requires_grad()
+                           ? xs[i]
+                           : xs[i].detach().requires_grad_());
     TensorList some(leaves.begin(), leaves.begin() + static_cast<int64_t>(count));
     TensorList ys = f(some), roots, gradients, wanted;
     for (size_t k = 0; k < used.size(); ++k) {

@@ -24,9 +24,10 @@ Tensor part_of(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
   if (whole.dtype() == g.dtype) return as_strided(whole, g.sizes, g.strides, g.offset - shift);
   if (is_complex(whole.dtype()) && !is_complex(g.dtype))
     return as_strided(view_as_real(whole), g.sizes, g.strides, g.offset - 2 * shift);
-  check<GradError>(is_complex(g.dtype), "backward",
-                   "a view of {} as {} was written in place: gradients cannot follow a change of dtype; clone() the view first",
-                   whole.dtype(), g.dtype);
+  check<GradError>(
+      is_complex(g.dtype), "backward",
+      "a view of {} as {} was written in place: gradients cannot follow a change of dtype; clone() the view first",
+      whole.dtype(), g.dtype);
   Shape sizes = g.sizes, strides;
   for (int64_t s : g.strides) strides.push_back(2 * s);
   sizes.push_back(2);
@@ -51,8 +52,12 @@ void refresh_view(const TensorImpl* view) {
 class WrittenPartNode final : public Node {
  public:
   WrittenPartNode(const Tensor& base, const TensorImpl* view, Ref<Node> inner, uint32_t output)
-      : sizes_(base.sizes()), strides_(base.strides()), offset_(base.storage_offset()), part_(geometry_of(view)),
-        inner_(std::move(inner)), output_(output) {
+      : sizes_(base.sizes()),
+        strides_(base.strides()),
+        offset_(base.storage_offset()),
+        part_(geometry_of(view)),
+        inner_(std::move(inner)),
+        output_(output) {
     device = base.device();
     edges.push_back(gradient_edge(base));
     if (inner_)
@@ -158,12 +163,12 @@ bool Tensor::requires_grad() const { return tutti::requires_grad(impl()); }
 bool Tensor::is_leaf() const { return !tutti::requires_grad(impl()) || !impl()->autograd->node; }
 
 Tensor& Tensor::requires_grad_(bool value) {
-  check<GradError>(!value || is_differentiable(dtype()), "requires_grad_", "only floating and complex tensors have gradients, not {}",
-                   *this);
+  check<GradError>(!value || is_differentiable(dtype()), "requires_grad_",
+                   "only floating and complex tensors have gradients, not {}", *this);
   check<GradError>(is_leaf(), "requires_grad_", "{} was made by '{}': only leaves can be told; use detach()", *this,
                    is_leaf() ? "" : grad_node()->name());
-  check<GradError>(!value || !impl()->inference, "requires_grad_", "{} was made in inference mode; clone() it outside first",
-                   *this);
+  check<GradError>(!value || !impl()->inference, "requires_grad_",
+                   "{} was made in inference mode; clone() it outside first", *this);
   if (value || impl()->autograd) autograd_meta(*this).requires_grad = value;
   return *this;
 }
@@ -206,8 +211,8 @@ HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) cons
 }
 
 HookHandle Tensor::register_post_accumulate_hook(std::function<void(const Tensor&)> hook) const {
-  check<GradError>(requires_grad() && is_leaf(), "register_post_accumulate_hook", "{} is not a leaf that requires a gradient",
-                   *this);
+  check<GradError>(requires_grad() && is_leaf(), "register_post_accumulate_hook",
+                   "{} is not a leaf that requires a gradient", *this);
   auto& meta = autograd_meta(*this);
   if (!meta.hooks) meta.hooks = std::make_unique<LeafHooks>();
   return meta.hooks->accumulated.add(std::move(hook));

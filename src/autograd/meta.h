@@ -10,16 +10,16 @@
 namespace tutti {
 
 struct LeafHooks {
-  HookList<Tensor(const Tensor&)> before;       // may change the gradient
+  HookList<Tensor(const Tensor&)> before;  // may change the gradient
   HookList<void(const Tensor&)> accumulated;
 };
 
 struct AutogradMeta : memory::Pooled {
-  bool requires_grad = false;    // of a leaf; others require gradients by having a node
+  bool requires_grad = false;  // of a leaf; others require gradients by having a node
   bool retain_grad = false;
-  uint32_t output = 0;           // which output of `node` this tensor is
-  Ref<Node> node;                // what made it; null for leaves
-  Node* accumulator = nullptr;   // of a leaf: the node that accumulates; lives as long as a graph uses it
+  uint32_t output = 0;          // which output of `node` this tensor is
+  Ref<Node> node;               // what made it; null for leaves
+  Node* accumulator = nullptr;  // of a leaf: the node that accumulates; lives as long as a graph uses it
   Tensor grad;
   std::unique_ptr<LeafHooks> hooks;
   std::shared_ptr<TensorImpl*> retained;  // alive while the tensor is: see retain_grad()

@@ -79,9 +79,10 @@ void SavedTensor::reset() {
 
 Tensor SavedTensor::unpack(const Node& saver) const {
   if (freed_)
-    fail<GradError>("backward",
-                    "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice",
-                    saver.name());
+    fail<GradError>(
+        "backward",
+        "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice",
+        saver.name());
   if (!tensor_.defined()) return {};
   const TensorImpl* t = impl(tensor_);
   const Storage* storage = versioned_storage(t);
@@ -133,7 +134,9 @@ void AccumulateNode::run(GradientBuffer& outputs, GradientBuffer&) {
 
 std::string node_name(const Node& node) { return node.name(); }
 
-HookHandle register_pre_hook(Node& node, std::function<void(Gradients&)> hook) { return node.hooks().before.add(std::move(hook)); }
+HookHandle register_pre_hook(Node& node, std::function<void(Gradients&)> hook) {
+  return node.hooks().before.add(std::move(hook));
+}
 HookHandle register_post_hook(Node& node, std::function<void(Gradients&, const Gradients&)> hook) {
   return node.hooks().after.add(std::move(hook));
 }

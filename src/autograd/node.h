@@ -59,7 +59,7 @@ class HookList {
 };
 
 struct NodeHooks {
-  HookList<void(Gradients&)> before;                          // node hooks, and per-output tensor hooks, in order
+  HookList<void(Gradients&)> before;  // node hooks, and per-output tensor hooks, in order
   HookList<void(Gradients&, const Gradients&)> after;
 };
 

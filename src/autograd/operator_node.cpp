@@ -30,7 +30,8 @@ class OperatorGradient final : public GradientCall {
     if (!needs(i) || !gradient.defined()) return;
     const InputInfo& info = node_.infos_[i];
     // Broadcasting and promotion are undone here, once for all operators.
-    if (!(gradient.sizes() == info.sizes)) gradient = sum_to(gradient.is_sparse() ? to_dense(gradient) : gradient, info.sizes);
+    if (!(gradient.sizes() == info.sizes))
+      gradient = sum_to(gradient.is_sparse() ? to_dense(gradient) : gradient, info.sizes);
     if (gradient.dtype() != info.dtype) gradient = cast(gradient, info.dtype);
     inputs_[i] = std::move(gradient);
   }

@@ -33,7 +33,7 @@ class OperatorNode final : public Node {
   const Operator* op_;
   Attributes attributes_;
   SmallVector<InputInfo, 2> infos_;
-  SmallVector<SavedTensor, 2> saved_;          // inputs
+  SmallVector<SavedTensor, 2> saved_;  // inputs
   SmallVector<SavedTensor, 1> saved_outputs_;
 };
 

@@ -54,7 +54,8 @@ std::string backtrace_text() {
       [](void* data, uintptr_t pc, const char* file, int line, const char* function) {
         std::string name = function ? demangled(function) : "";
         Dl_info info{};
-        if (name.empty() && dladdr(reinterpret_cast<void*>(pc), &info) && info.dli_sname) name = demangled(info.dli_sname);
+        if (name.empty() && dladdr(reinterpret_cast<void*>(pc), &info) && info.dli_sname)
+          name = demangled(info.dli_sname);
         if (name.empty() && !file) return 0;
         static_cast<Lines*>(data)->add(name.empty() ? "?" : name, file ? file : "", line);
         return 0;

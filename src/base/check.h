@@ -27,8 +27,8 @@ struct fmt::formatter<tutti::Device> : fmt::formatter<std::string> {
     return fmt::formatter<std::string>::format(device.str(), ctx);
   }
 };
-// A tensor in an error's text is its description: dtype, shape, device. Pass the tensor, not describe(tensor): arguments of a
-// check are evaluated always, but formatted only when it fails.
+// A tensor in an error's text is its description: dtype, shape, device. Pass the tensor, not describe(tensor):
+// arguments of a check are evaluated always, but formatted only when it fails.
 template <>
 struct fmt::formatter<tutti::Tensor> : fmt::formatter<std::string> {
   auto format(const tutti::Tensor& tensor, fmt::format_context& ctx) const {
@@ -41,7 +41,7 @@ namespace tutti {
 /// fail<ShapeError>("matmul", "inner sizes {} and {} differ", k, l): throws "matmul: inner sizes 3 and 4 differ".
 template <class E, class... Args>
 [[noreturn, gnu::cold, gnu::noinline]] void fail(const char* operation, fmt::format_string<Args...> text,
-                                                  Args&&... args) {
+                                                 Args&&... args) {
   std::string message = fmt::format(text, std::forward<Args>(args)...);
   throw E(operation && *operation ? fmt::format("{}: {}", operation, message) : message, operation ? operation : "");
 }
@@ -56,8 +56,8 @@ void check(bool condition, const char* operation, fmt::format_string<Args...> te
 }  // namespace tutti
 
 /// A broken invariant of the library; stays on in release builds.
-#define TUTTI_ASSERT(condition)                                                                     \
-  do {                                                                                              \
-    if (!(condition)) [[unlikely]]                                                                  \
+#define TUTTI_ASSERT(condition)                                                                                 \
+  do {                                                                                                          \
+    if (!(condition)) [[unlikely]]                                                                              \
       ::tutti::fail<::tutti::InternalError>("", "{}:{}: broken invariant: {}", __FILE__, __LINE__, #condition); \
   } while (false)

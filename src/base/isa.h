@@ -27,21 +27,22 @@ Isa best_isa();
 
 // Declares `Result name(Args)` as compiled for each instruction set, and name_pointer() that picks the best of them:
 //   TUTTI_ISA_DECLARE(sum_rows, void, (const float* x, int64_t n, float* y))
-//   ... in the .isa.cpp, inside namespace tutti: TUTTI_ISA_DEFINE(sum_rows, void, (const float* x, int64_t n, float* y)) { ... }
+//   ... in the .isa.cpp, inside namespace tutti: TUTTI_ISA_DEFINE(sum_rows, void, (const float* x, int64_t n, float*
+//   y)) { ... }
 //   ... elsewhere: sum_rows_pointer()(x, n, y)
-#define TUTTI_ISA_DECLARE(name, Result, Args)                   \
-  namespace kernels_base {                                      \
-  Result name Args;                                             \
-  }                                                             \
-  TUTTI_IF_V3(namespace kernels_v3 { Result name Args; })       \
-  TUTTI_IF_V4(namespace kernels_v4 { Result name Args; })       \
-  inline auto name##_pointer() {                                \
-    static const auto chosen = [] {                             \
+#define TUTTI_ISA_DECLARE(name, Result, Args)                           \
+  namespace kernels_base {                                              \
+  Result name Args;                                                     \
+  }                                                                     \
+  TUTTI_IF_V3(namespace kernels_v3 { Result name Args; })               \
+  TUTTI_IF_V4(namespace kernels_v4 { Result name Args; })               \
+  inline auto name##_pointer() {                                        \
+    static const auto chosen = [] {                                     \
       TUTTI_IF_V4(if (best_isa() >= Isa::v4) return &kernels_v4::name;) \
       TUTTI_IF_V3(if (best_isa() >= Isa::v3) return &kernels_v3::name;) \
-      return &kernels_base::name;                               \
-    }();                                                        \
-    return chosen;                                              \
+      return &kernels_base::name;                                       \
+    }();                                                                \
+    return chosen;                                                      \
   }
 
 // The namespace of this compilation's kernels; the build defines TUTTI_ISA_BASE, _V3 or _V4 for each.

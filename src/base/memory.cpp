@@ -22,10 +22,9 @@ namespace tutti::memory {
 namespace {
 
 constexpr size_t kAlign = 64;
-constexpr size_t kSmall = 2048;           // up to here: per-thread lists, one for each multiple of 64
-constexpr size_t kLarge = size_t{32} << 10;  // from here: the shared cache
+constexpr size_t kLarge = size_t{32} << 10;  // below: per-thread lists; from here on: the shared cache
 constexpr size_t kHuge = size_t{2} << 20;    // from here: huge pages are asked for
-constexpr size_t kKeep = 512;             // blocks a thread keeps of each size
+constexpr size_t kKeep = size_t{2} << 20;    // bytes that a thread keeps in its lists
 
 // A counter that many threads change: each adds to a cell of its own cache line.
 struct alignas(64) Cell {
@@ -57,17 +56,33 @@ struct FreeBlock {
 
 enum class ListState : uint8_t { fresh, alive, gone };
 
+// Small sizes come in classes: multiples of 64 up to 2 KiB, from there on four to a doubling.
+constexpr size_t kFine = 2048, kFineClasses = kFine / 64, kClasses = kFineClasses + 1 + 4 * 4;
+constexpr size_t class_of(size_t bytes) {
+  if (bytes <= kFine) return (bytes + 63) / 64;
+  size_t doubling = static_cast<size_t>(std::bit_width((bytes - 1) / kFine)) - 1;  // 0 for 2 to 4 KiB
+  size_t step = kFine / 4 << doubling;
+  return kFineClasses + 4 * doubling + (bytes - (kFine << doubling) + step - 1) / step;
+}
+constexpr size_t class_bytes(size_t index) {
+  if (index <= kFineClasses) return index * 64;
+  size_t doubling = (index - kFineClasses - 1) / 4, part = (index - kFineClasses - 1) % 4 + 1;
+  return (kFine << doubling) + part * (kFine / 4 << doubling);
+}
+static_assert(class_bytes(class_of(2049)) == 2560 && class_bytes(class_of(2560)) == 2560 &&
+              class_bytes(class_of(4096)) == 4096 && class_bytes(class_of(4097)) == 5120 &&
+              class_bytes(class_of(32768)) == 32768 && class_of(32768) < kClasses);
+
 struct SmallLists {
-  std::array<FreeBlock*, kSmall / 64 + 1> head{};
-  std::array<uint32_t, kSmall / 64 + 1> length{};
+  std::array<FreeBlock*, kClasses> head{};
+  size_t bytes = 0;
   void clear() {
-    for (size_t i = 0; i < head.size(); ++i) {
-      while (FreeBlock* block = head[i]) {
-        head[i] = block->next;
+    for (auto& first : head)
+      while (FreeBlock* block = first) {
+        first = block->next;
         std::free(block);
       }
-      length[i] = 0;
-    }
+    bytes = 0;
   }
 };
 // Plain thread-locals with constant initialisers: reading them is one instruction. The lists are emptied by a guard
@@ -114,72 +129,69 @@ LargeCache& large_cache() {
 void* allocate(size_t bytes) {
   if (bytes == 0) bytes = 1;
 #if TUTTI_POOLS
-  if (bytes <= kSmall) {
-    size_t index = (bytes + 63) / 64;
-    count(static_cast<int64_t>(index * 64));
+  if (bytes < kLarge) {
+    size_t index = class_of(bytes), size = class_bytes(index);
+    count(static_cast<int64_t>(size));
     if (FreeBlock* block = lists.head[index]) {
       lists.head[index] = block->next;
-      --lists.length[index];
+      lists.bytes -= size;
       return block;
     }
     if (state == ListState::fresh) arm_exit_guard();
-    return from_system(index * 64);
-  }
-  if (bytes >= kLarge) {
-    size_t size = large_class(bytes);
-    count(static_cast<int64_t>(size));
-    auto& cache = large_cache();
-    {
-      std::lock_guard lock(cache.mutex);
-      auto it = cache.blocks.find(size);
-      if (it != cache.blocks.end() && !it->second.empty()) {
-        void* block = it->second.back();
-        it->second.pop_back();
-        cached.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
-        return block;
-      }
-    }
     return from_system(size);
   }
-#endif
+  size_t size = large_class(bytes);
+  count(static_cast<int64_t>(size));
+  auto& cache = large_cache();
+  {
+    std::lock_guard lock(cache.mutex);
+    auto it = cache.blocks.find(size);
+    if (it != cache.blocks.end() && !it->second.empty()) {
+      void* block = it->second.back();
+      it->second.pop_back();
+      cached.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
+      return block;
+    }
+  }
+  return from_system(size);
+#else
   count(static_cast<int64_t>(bytes));
   return from_system(bytes);
+#endif
 }
 
 void release(void* block, size_t bytes) noexcept {
   if (!block) return;
   if (bytes == 0) bytes = 1;
 #if TUTTI_POOLS
-  if (bytes <= kSmall) {
-    size_t index = (bytes + 63) / 64;
-    count(-static_cast<int64_t>(index * 64));
-    if (lists.length[index] < kKeep && state != ListState::gone) {
+  if (bytes < kLarge) {
+    size_t index = class_of(bytes), size = class_bytes(index);
+    count(-static_cast<int64_t>(size));
+    if (lists.bytes < kKeep && state != ListState::gone) {
       if (state == ListState::fresh) arm_exit_guard();
       auto* free_block = static_cast<FreeBlock*>(block);
       free_block->next = lists.head[index];
       lists.head[index] = free_block;
-      ++lists.length[index];
+      lists.bytes += size;
       return;
     }
     std::free(block);
     return;
   }
-  if (bytes >= kLarge) {
-    auto size = static_cast<int64_t>(large_class(bytes));
-    count(-size);
-    auto& cache = large_cache();
-    if (cached.load(std::memory_order_relaxed) + size <= cache.limit) {
-      std::lock_guard lock(cache.mutex);
-      cache.blocks[static_cast<size_t>(size)].push_back(block);
-      cached.fetch_add(size, std::memory_order_relaxed);
-      return;
-    }
+  auto size = static_cast<int64_t>(large_class(bytes));
+  count(-size);
+  auto& cache = large_cache();
+  if (cached.load(std::memory_order_relaxed) + size > cache.limit) {
     std::free(block);
     return;
   }
-#endif
+  std::lock_guard lock(cache.mutex);
+  cache.blocks[static_cast<size_t>(size)].push_back(block);
+  cached.fetch_add(size, std::memory_order_relaxed);
+#else
   count(-static_cast<int64_t>(bytes));
   std::free(block);
+#endif
 }
 
 Statistics statistics() {

@@ -24,20 +24,21 @@ struct InsideGuard {
   ~InsideGuard() { inside = saved; }
 };
 
-// Keeps the first exception of any piece; the rest of the pieces are skipped.
+// Keeps the exception of the lowest piece that throws, so that the error does not depend on which thread was faster.
 struct FirstError {
   std::mutex mutex;
   std::exception_ptr error;
-  std::atomic<bool> failed{false};
+  std::atomic<int64_t> piece{INT64_MAX};
   template <class F>
-  void guard(F&& f) {
-    if (failed.load(std::memory_order_relaxed)) return;
+  void guard(int64_t c, F&& f) {
+    if (c > piece.load(std::memory_order_relaxed)) return;
     try {
       f();
     } catch (...) {
       std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      failed = true;
+      if (c > piece) return;
+      error = std::current_exception();
+      piece = c;
     }
   }
 };
@@ -58,7 +59,7 @@ void detail::parallel_run(int64_t chunks, int threads, void (*body)(void*, int64
   auto work = [&](int64_t thread) {
     InsideGuard guard;
     for (int64_t c = chunks * thread / threads; c < chunks * (thread + 1) / threads; ++c)
-      first.guard([&] { body(data, c); });
+      first.guard(c, [&] { body(data, c); });
   };
 #ifdef TUTTI_SANITIZE_THREAD
   // ThreadSanitizer cannot see into the OpenMP runtime; plain threads show it the real order of events.

@@ -50,7 +50,8 @@ template <class T>
 Ref<T> try_retain(T* object) {
   uint32_t count = object->references.load(std::memory_order_relaxed);
   while (count != 0)
-    if (object->references.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel)) return Ref<T>::adopt(object);
+    if (object->references.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel))
+      return Ref<T>::adopt(object);
   return {};
 }
 

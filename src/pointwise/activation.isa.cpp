@@ -161,7 +161,7 @@ struct Hardsigmoid : Floating {
 struct Hardswish : Floating {
   template <class X>
   TUTTI_HD static auto value(X x) {
-    return select(x <= -3.0, 0.0, select(x >= 3.0, x, x * (x * (1.0 / 6.0) + 0.5)));
+    return select(x < -3.0, 0.0, select(x > 3.0, x, x * (x * (1.0 / 6.0) + 0.5)));
   }
 };
 

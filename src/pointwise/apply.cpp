@@ -23,7 +23,8 @@ Tensor apply(const PointwiseOperator& op, std::initializer_list<const Tensor*> i
     return call(op, inputs);
   Tensor result;
   const Tensor* const* x = inputs.begin();
-  bool done = op.arity == 2 ? sparse_binary(op.name, *x[0], *x[1], result) : op.arity == 1 && sparse_unary(op.name, *x[0], result);
+  bool done = op.arity == 2 ? sparse_binary(op.name, *x[0], *x[1], result)
+                            : op.arity == 1 && sparse_unary(op.name, *x[0], result);
   if (!done) not_for_sparse(op);
   return result;
 }

@@ -29,7 +29,9 @@ Composed operator/(const Composed& a, const Composed& b) {
   if (b.is(1)) return a;
   return Composed(tutti::div(a.tensor(), b.tensor()));
 }
-Composed operator-(const Composed& a) { return a.is_constant() ? Composed(-a.constant()) : Composed(tutti::neg(a.tensor())); }
+Composed operator-(const Composed& a) {
+  return a.is_constant() ? Composed(-a.constant()) : Composed(tutti::neg(a.tensor()));
+}
 
 Composed operator==(const Composed& a, const Composed& b) { return Composed(tutti::eq(a.tensor(), b.tensor())); }
 Composed operator!=(const Composed& a, const Composed& b) { return Composed(tutti::ne(a.tensor(), b.tensor())); }
@@ -37,9 +39,13 @@ Composed operator<(const Composed& a, const Composed& b) { return Composed(tutti
 Composed operator<=(const Composed& a, const Composed& b) { return Composed(tutti::le(a.tensor(), b.tensor())); }
 Composed operator>(const Composed& a, const Composed& b) { return Composed(tutti::gt(a.tensor(), b.tensor())); }
 Composed operator>=(const Composed& a, const Composed& b) { return Composed(tutti::ge(a.tensor(), b.tensor())); }
-Composed operator&(const Composed& a, const Composed& b) { return Composed(tutti::logical_and(a.tensor(), b.tensor())); }
+Composed operator&(const Composed& a, const Composed& b) {
+  return Composed(tutti::logical_and(a.tensor(), b.tensor()));
+}
 Composed operator|(const Composed& a, const Composed& b) { return Composed(tutti::logical_or(a.tensor(), b.tensor())); }
-Composed operator^(const Composed& a, const Composed& b) { return Composed(tutti::logical_xor(a.tensor(), b.tensor())); }
+Composed operator^(const Composed& a, const Composed& b) {
+  return Composed(tutti::logical_xor(a.tensor(), b.tensor()));
+}
 Composed operator!(const Composed& a) { return Composed(tutti::logical_not(a.tensor())); }
 Composed select(const Composed& condition, const Composed& a, const Composed& b) {
   if (a.is_constant() && b.is(a.constant())) return a;

@@ -11,8 +11,8 @@ namespace tutti::pointwise {
 
 class Composed {
  public:
-  Composed(double constant) : constant_(constant) {}                       // NOLINT
-  Composed(int constant) : constant_(constant) {}                          // NOLINT
+  Composed(double constant) : constant_(constant) {}  // NOLINT
+  Composed(int constant) : constant_(constant) {}     // NOLINT
   explicit Composed(Tensor tensor) : tensor_(std::move(tensor)) {}
   bool is_constant() const { return !tensor_.defined(); }
   bool is(double value) const { return is_constant() && constant_ == value; }

@@ -1,6 +1,6 @@
 // Defines pointwise operators from their formulas. A formula file (src/pointwise/*.isa.cpp) includes this, writes one
-// struct an operator and one TUTTI_POINTWISE line for it; this header makes the kernels of that compilation's instruction
-// set from it and, in the baseline compilation, the descriptor and the public functions as well.
+// struct an operator and one TUTTI_POINTWISE line for it; this header makes the kernels of that compilation's
+// instruction set from it and, in the baseline compilation, the descriptor and the public functions as well.
 #pragma once
 
 #include <array>
@@ -195,20 +195,24 @@ void gradient_tile(void* out, const void* const* in, int64_t count, std::index_s
 
 template <class F, class V, int Arity>
 constexpr Tile forward_of() {
-  return [](void* out, const void* const* in, int64_t n) { forward_tile<F, V>(out, in, n, std::make_index_sequence<Arity>()); };
+  return [](void* out, const void* const* in, int64_t n) {
+    forward_tile<F, V>(out, in, n, std::make_index_sequence<Arity>());
+  };
 }
 template <class F, class V, int Arity, size_t K>
 constexpr Tile gradient_of() {
-  return [](void* out, const void* const* in, int64_t n) { gradient_tile<F, V, K>(out, in, n, std::make_index_sequence<Arity>()); };
+  return [](void* out, const void* const* in, int64_t n) {
+    gradient_tile<F, V, K>(out, in, n, std::make_index_sequence<Arity>());
+  };
 }
 
 template <class F>
 inline constexpr bool is_derived =  // its gradient kernels come from the formula
-    F::signature.result != Result::boolean && (F::signature.accepts & (kFloat | kComplex)) && !std::is_base_of_v<Stepwise, F> &&
-    !requires { &F::gradient; };
+    F::signature.result != Result::boolean && (F::signature.accepts & (kFloat | kComplex)) &&
+    !std::is_base_of_v<Stepwise, F> && !requires { &F::gradient; };
 
-// Bytes a step: two registers on AVX2, one on AVX-512. The baseline has no fused multiply-add and takes it lane by lane;
-// there one register keeps the code, and its compile time, small. The bits do not depend on this.
+// Bytes a step: two registers on AVX2, one on AVX-512. The baseline has no fused multiply-add and takes it lane by
+// lane; there one register keeps the code, and its compile time, small. The bits do not depend on this.
 #if defined(TUTTI_ISA_BASE)
 inline constexpr int kBytes = 16;
 inline constexpr bool kComplexKernels = true;  // of complex numbers one at a time: the same for every instruction set
@@ -295,7 +299,8 @@ Composed second_of(int k, int j, const Composed* x) {
 }
 
 template <class F, int Arity>
-PointwiseOperator describe_operator(const char* name, const Kernels& kernels, const std::array<GradientOperator, Arity>& gradients) {
+PointwiseOperator describe_operator(const char* name, const Kernels& kernels,
+                                    const std::array<GradientOperator, Arity>& gradients) {
   PointwiseOperator op{};
   op.name = name;
   op.infer = &infer;
@@ -351,17 +356,17 @@ std::array<GradientOperator, Arity> describe_gradients(const char* const* names,
 #if defined(TUTTI_ISA_BASE)
 
 #define TUTTI_PARAMS1(a) const Tensor& a
-#define TUTTI_PARAMS2(a, b) const Tensor& a, const Tensor& b
-#define TUTTI_PARAMS3(a, b, c) const Tensor& a, const Tensor& b, const Tensor& c
-#define TUTTI_PARAMS4(a, b, c, d) const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& d
+#define TUTTI_PARAMS2(a, b) const Tensor &a, const Tensor &b
+#define TUTTI_PARAMS3(a, b, c) const Tensor &a, const Tensor &b, const Tensor &c
+#define TUTTI_PARAMS4(a, b, c, d) const Tensor &a, const Tensor &b, const Tensor &c, const Tensor &d
 #define TUTTI_REST1(a)
 #define TUTTI_REST2(a, b) , const Tensor& b
-#define TUTTI_REST3(a, b, c) , const Tensor& b, const Tensor& c
-#define TUTTI_REST4(a, b, c, d) , const Tensor& b, const Tensor& c, const Tensor& d
+#define TUTTI_REST3(a, b, c) , const Tensor &b, const Tensor &c
+#define TUTTI_REST4(a, b, c, d) , const Tensor &b, const Tensor &c, const Tensor &d
 #define TUTTI_METHOD1(a)
 #define TUTTI_METHOD2(a, b) const Tensor& b
-#define TUTTI_METHOD3(a, b, c) const Tensor& b, const Tensor& c
-#define TUTTI_METHOD4(a, b, c, d) const Tensor& b, const Tensor& c, const Tensor& d
+#define TUTTI_METHOD3(a, b, c) const Tensor &b, const Tensor &c
+#define TUTTI_METHOD4(a, b, c, d) const Tensor &b, const Tensor &c, const Tensor &d
 #define TUTTI_POINTERS1(a) &a
 #define TUTTI_POINTERS2(a, b) &a, &b
 #define TUTTI_POINTERS3(a, b, c) &a, &b, &c
@@ -375,60 +380,66 @@ std::array<GradientOperator, Arity> describe_gradients(const char* const* names,
 #define TUTTI_EACH(prefix, ...) TUTTI_PASTE(prefix, TUTTI_COUNT(__VA_ARGS__))(__VA_ARGS__)
 
 // Descriptor and functions. The kernels of other instruction sets are in the other compilations of the same file.
-#define TUTTI_POINTWISE_PURE(Struct, function, ...)                                                                          \
-  namespace tutti::pointwise {                                                                                               \
-  TUTTI_IF_V3(extern const Kernels function##_v3;)                                                                           \
-  TUTTI_IF_V4(extern const Kernels function##_v4;)                                                                           \
-  const PointwiseOperator& function##_operator() {                                                                           \
-    constexpr int arity = TUTTI_COUNT(__VA_ARGS__);                                                                          \
-    static constexpr const char* names[] = {#function "_gradient0", #function "_gradient1", #function "_gradient2",          \
-                                            #function "_gradient3"};                                                         \
-    static PointwiseOperator op;                                                                                             \
-    static const bool ready = [] {                                                                                           \
-      static const auto gradients = describe_gradients<arity>(names, op);                                                    \
-      op = describe_operator<Struct, arity>(                                                                                 \
-          #function, best(kernels<Struct, arity>, {TUTTI_IF_V3(&function##_v3)}, {TUTTI_IF_V4(&function##_v4)}), gradients); \
-      return true;                                                                                                           \
-    }();                                                                                                                     \
-    (void)ready;                                                                                                             \
-    return op;                                                                                                               \
-  }                                                                                                                          \
-  }                                                                                                                          \
-  namespace tutti {                                                                                                          \
-  Tensor function(TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                                                   \
-    return pointwise::apply(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)});                                \
-  }                                                                                                                          \
-  Tensor& function##_out(Tensor& out, TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                               \
-    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, out);                       \
-  }                                                                                                                          \
-  }                                                                                                                          \
+#define TUTTI_POINTWISE_PURE(Struct, function, ...)                                                                 \
+  namespace tutti::pointwise {                                                                                      \
+  TUTTI_IF_V3(extern const Kernels function##_v3;)                                                                  \
+  TUTTI_IF_V4(extern const Kernels function##_v4;)                                                                  \
+  const PointwiseOperator& function##_operator() {                                                                  \
+    constexpr int arity = TUTTI_COUNT(__VA_ARGS__);                                                                 \
+    static constexpr const char* names[] = {#function "_gradient0", #function "_gradient1", #function "_gradient2", \
+                                            #function "_gradient3"};                                                \
+    static PointwiseOperator op;                                                                                    \
+    static const bool ready = [] {                                                                                  \
+      static const auto gradients = describe_gradients<arity>(names, op);                                           \
+      op = describe_operator<Struct, arity>(                                                                        \
+          #function, best(kernels<Struct, arity>, {TUTTI_IF_V3(&function##_v3)}, {TUTTI_IF_V4(&function##_v4)}),    \
+          gradients);                                                                                               \
+      return true;                                                                                                  \
+    }();                                                                                                            \
+    (void)ready;                                                                                                    \
+    return op;                                                                                                      \
+  }                                                                                                                 \
+  }                                                                                                                 \
+  namespace tutti {                                                                                                 \
+  Tensor function(TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                                          \
+    return pointwise::apply(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)});           \
+  }                                                                                                                 \
+  Tensor& function##_out(Tensor& out, TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                      \
+    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, out);  \
+  }                                                                                                                 \
+  }                                                                                                                 \
   TUTTI_PASTE(TUTTI_METHODS_, TUTTI_FIRST(__VA_ARGS__))(function, __VA_ARGS__)
 
-#define TUTTI_POINTWISE(Struct, function, ...)                                                                    \
-  TUTTI_POINTWISE_PURE(Struct, function, __VA_ARGS__)                                                             \
-  namespace tutti {                                                                                               \
-  Tensor& function##_(Tensor& TUTTI_FIRST(__VA_ARGS__) TUTTI_EACH(TUTTI_REST, __VA_ARGS__)) {                     \
-    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, TUTTI_FIRST(__VA_ARGS__)); \
-  }                                                                                                               \
-  }                                                                                                               \
+#define TUTTI_POINTWISE(Struct, function, ...)                                                               \
+  TUTTI_POINTWISE_PURE(Struct, function, __VA_ARGS__)                                                        \
+  namespace tutti {                                                                                          \
+  Tensor& function##_(Tensor& TUTTI_FIRST(__VA_ARGS__) TUTTI_EACH(TUTTI_REST, __VA_ARGS__)) {                \
+    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, \
+                                TUTTI_FIRST(__VA_ARGS__));                                                   \
+  }                                                                                                          \
+  }                                                                                                          \
   TUTTI_PASTE(TUTTI_INPLACE_METHODS_, TUTTI_FIRST(__VA_ARGS__))(function, __VA_ARGS__)
 
 #define TUTTI_FIRST_(a, ...) a
 #define TUTTI_FIRST(...) TUTTI_FIRST_(__VA_ARGS__, )
 // Methods exist where the first argument is named x.
-#define TUTTI_METHODS_x(function, ...) \
-  tutti::Tensor tutti::Tensor::function(TUTTI_EACH(TUTTI_METHOD, __VA_ARGS__)) const { return tutti::function(TUTTI_EACH(TUTTI_SELF, __VA_ARGS__)); }
-#define TUTTI_INPLACE_METHODS_x(function, ...) \
-  tutti::Tensor& tutti::Tensor::function##_(TUTTI_EACH(TUTTI_METHOD, __VA_ARGS__)) { return tutti::function##_(TUTTI_EACH(TUTTI_SELF, __VA_ARGS__)); }
+#define TUTTI_METHODS_x(function, ...)                                                 \
+  tutti::Tensor tutti::Tensor::function(TUTTI_EACH(TUTTI_METHOD, __VA_ARGS__)) const { \
+    return tutti::function(TUTTI_EACH(TUTTI_SELF, __VA_ARGS__));                       \
+  }
+#define TUTTI_INPLACE_METHODS_x(function, ...)                                       \
+  tutti::Tensor& tutti::Tensor::function##_(TUTTI_EACH(TUTTI_METHOD, __VA_ARGS__)) { \
+    return tutti::function##_(TUTTI_EACH(TUTTI_SELF, __VA_ARGS__));                  \
+  }
 #define TUTTI_METHODS_condition(function, ...)
 #define TUTTI_INPLACE_METHODS_condition(function, ...)
 
 #elif !defined(__CUDACC__)
 
-#define TUTTI_POINTWISE(Struct, function, ...)                                                          \
-  namespace tutti::pointwise {                                                                          \
-  extern const Kernels TUTTI_ISA_SUFFIX(function);                                                      \
-  constexpr Kernels TUTTI_ISA_SUFFIX(function) = kernels<Struct, TUTTI_COUNT(__VA_ARGS__)>;             \
+#define TUTTI_POINTWISE(Struct, function, ...)                                              \
+  namespace tutti::pointwise {                                                              \
+  extern const Kernels TUTTI_ISA_SUFFIX(function);                                          \
+  constexpr Kernels TUTTI_ISA_SUFFIX(function) = kernels<Struct, TUTTI_COUNT(__VA_ARGS__)>; \
   }
 #define TUTTI_POINTWISE_PURE TUTTI_POINTWISE
 

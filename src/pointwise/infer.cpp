@@ -24,10 +24,14 @@ std::optional<DType> combine(std::optional<DType> higher, std::optional<DType> l
 
 uint8_t accept_bit(DType t) {
   switch (category(t)) {
-    case Category::boolean: return kBool;
-    case Category::integer: return kInt;
-    case Category::floating: return kFloat;
-    default: return kComplex;
+    case Category::boolean:
+      return kBool;
+    case Category::integer:
+      return kInt;
+    case Category::floating:
+      return kFloat;
+    default:
+      return kComplex;
   }
 }
 
@@ -55,7 +59,8 @@ Device common_device(const char* name, std::span<const Tensor* const> inputs) {
     const TensorImpl* t = impl(*x);
     if (t->number) continue;
     if (device && !(*device == t->device))
-      fail<DeviceError>(name, "inputs are on different devices: {}; copy them to one with to(device)", list_inputs(inputs));
+      fail<DeviceError>(name, "inputs are on different devices: {}; copy them to one with to(device)",
+                        list_inputs(inputs));
     device = t->device;
   }
   return device ? *device : impl(*inputs[0])->device;
@@ -77,7 +82,8 @@ void choose_strides(std::span<const Tensor* const> inputs, TensorSpec& spec) {
 void infer_shape(const char* name, std::span<const Tensor* const> inputs, TensorSpec& spec) {
   for (const Tensor* x : inputs) {
     check<ValueError>(x->defined(), name, "an input is undefined: it was never given a value");
-    check<ValueError>(impl(*x)->layout == Layout::strided, name, "{} is sparse; use its values(), or to_dense() it", *x);
+    check<ValueError>(impl(*x)->layout == Layout::strided, name, "{} is sparse; use its values(), or to_dense() it",
+                      *x);
   }
   spec.sizes = impl(*inputs[0])->sizes;
   for (size_t i = 1; i < inputs.size(); ++i) {
@@ -86,7 +92,8 @@ void infer_shape(const char* name, std::span<const Tensor* const> inputs, Tensor
     try {
       spec.sizes = broadcast_shapes(spec.sizes, sizes);
     } catch (const ShapeError&) {
-      fail<ShapeError>(name, "shapes do not broadcast: {}. Sizes must be equal or 1, counted from the last dim", list_inputs(inputs));
+      fail<ShapeError>(name, "shapes do not broadcast: {}. Sizes must be equal or 1, counted from the last dim",
+                       list_inputs(inputs));
     }
   }
   spec.device = common_device(name, inputs);
@@ -119,7 +126,8 @@ DType promoted(std::span<const Tensor* const> inputs) {
 DType common_dtype(const char* name, const Signature& signature, std::span<const Tensor* const> inputs) {
   DType common = promoted(inputs.subspan(signature.condition ? 1 : 0));
   if (!(signature.accepts & accept_bit(common))) [[unlikely]]
-    fail<DTypeError>(name, "does not take {} ({}); it accepts {}", common, list_inputs(inputs), accepted(signature.accepts));
+    fail<DTypeError>(name, "does not take {} ({}); it accepts {}", common, list_inputs(inputs),
+                     accepted(signature.accepts));
   if (signature.integers_to_float && category(common) < Category::floating) common = context().default_dtype;
   return common;
 }
@@ -187,7 +195,8 @@ void second_gradient(GradientCall& call) {
     check<GradError>(of.second != nullptr, op.name, "has no second derivative");
     Composed s = of.second(op.which, j, x.data());
     if (s.is(0)) {
-      call.set(slot, zeros(call.input_sizes(slot), {.dtype = call.input_dtype(slot), .device = call.input_device(slot)}));
+      call.set(slot,
+               zeros(call.input_sizes(slot), {.dtype = call.input_dtype(slot), .device = call.input_device(slot)}));
       continue;
     }
     Tensor factor = complex ? tutti::conj(gg) * g : gg * g;

@@ -15,17 +15,17 @@
 namespace tutti::pointwise {
 namespace {
 
-constexpr int64_t kTile = 512;           // elements: a few tiles of f64 fit the first-level cache
-constexpr int64_t kGrain = 16384;        // elements a thread takes at a time
+constexpr int64_t kTile = 512;                // elements: a few tiles of f64 fit the first-level cache
+constexpr int64_t kGrain = 16384;             // elements a thread takes at a time
 constexpr size_t kStream = size_t{16} << 20;  // outputs from this size on go past the caches
 constexpr int kMaxOperands = kMaxArity + 2;
-constexpr size_t kMaxDims = 24;          // after merging
+constexpr size_t kMaxDims = 24;  // after merging
 
 struct Operand {
   std::byte* data = nullptr;
   int64_t stride[kMaxDims];  // in elements, by dim of the loop, innermost first
-  int64_t size = 0;         // bytes of an element
-  bool native = false;      // of the kind the kernel works on: can be used where it lies
+  int64_t size = 0;          // bytes of an element
+  bool native = false;       // of the kind the kernel works on: can be used where it lies
   Convert convert = nullptr;
 };
 
@@ -104,6 +104,7 @@ struct Loop {
         tile(locate(out, begin), in, count);
       } else {
         tile(buffers[0], in, count);
+        if (stream) fetch_ahead(in, begin, count);
         if (direct)
           stream_copy(locate(out, begin), buffers[0], static_cast<size_t>(count * result_size));
         else
@@ -114,6 +115,15 @@ struct Loop {
     if (stream) stream_fence();
   }
 
+  // While a tile is streamed out nothing is read: ask for the next one meanwhile.
+  void fetch_ahead(const void* const* in, int64_t begin, int64_t count) const {
+    for (int k = 1; k < operands; ++k) {
+      if (!operand[k].native || operand[k].stride[0] != 1 || begin + count >= space.total) continue;
+      const auto* next = static_cast<const std::byte*>(in[k - 1]) + count * kind_size;
+      for (int64_t b = 0; b < count * kind_size; b += 64) __builtin_prefetch(next + b);
+    }
+  }
+
   bool is_constant(const Operand& o) const {
     for (size_t d = 0; d < space.sizes.size(); ++d)
       if (o.stride[d] != 0) return false;
@@ -122,7 +132,8 @@ struct Loop {
 };
 
 // Strides of `t` broadcast to the loop's dims before merging, innermost first.
-void broadcast_strides(const TensorImpl* t, const TensorImpl* out, const SmallVector<size_t, 8>& order, SmallVector<int64_t, 8>& strides) {
+void broadcast_strides(const TensorImpl* t, const TensorImpl* out, const SmallVector<size_t, 8>& order,
+                       SmallVector<int64_t, 8>& strides) {
   size_t missing = out->sizes.size() - t->sizes.size();
   for (size_t d : order) {
     bool broadcast = d < missing || (t->sizes[d - missing] == 1 && out->sizes[d] != 1);
@@ -136,11 +147,16 @@ Kind kind_of(DType common) {
   switch (common) {
     case DType::f32:
     case DType::bf16:
-    case DType::f16: return Kind::f32;
-    case DType::f64: return Kind::f64;
-    case DType::c64: return Kind::c64;
-    case DType::c128: return Kind::c128;
-    default: return Kind::i64;
+    case DType::f16:
+      return Kind::f32;
+    case DType::f64:
+      return Kind::f64;
+    case DType::c64:
+      return Kind::c64;
+    case DType::c128:
+      return Kind::c128;
+    default:
+      return Kind::i64;
   }
 }
 
@@ -211,7 +227,6 @@ void for_each_tile(Tile tile, Kind kind, DType result, const Tensor& out, std::s
     operand.size = static_cast<int64_t>(size_of(t->dtype));
     operand.native = t->dtype == (k == 0 ? result : native);
     operand.convert = k == 0 ? converter(t->dtype, result) : converter(native, t->dtype);
-    if (k > 0 && t->storage == o->storage) loop.stream = false;
   }
   bool apart = true;
   for (const Tensor* x : inputs) apart = apart && !(impl(*x)->storage == o->storage);
@@ -244,7 +259,7 @@ void run(const Call& call) {
   if (op.signature.divides_integers && kind == Kind::i64) check_divisor(op.name, call.input(1));
   DType result = used.signature.result == Result::boolean ? DType::boolean
                  : used.signature.result == Result::real  ? to_real(dtype_of_kind(kind))
-                                                        : dtype_of_kind(kind);
+                                                          : dtype_of_kind(kind);
   for_each_tile(tile, kind, result, call.output(), call.inputs);
 }
 
@@ -265,15 +280,19 @@ void copy_into(const Tensor& to, const Tensor& from) {
   using namespace pointwise;
   // A copy is a loop whose tile does nothing: loading and storing convert. The kind must hold every value on the way.
   DType d = to.dtype(), s = from.dtype();
-  DType common = d == DType::boolean ? s : (s == DType::boolean || category(d) > category(s)) ? d : category(d) < category(s) ? s : promote(d, s);
+  DType common = d == DType::boolean                                  ? s
+                 : (s == DType::boolean || category(d) > category(s)) ? d
+                 : category(d) < category(s)                          ? s
+                                                                      : promote(d, s);
   if (category(common) == Category::integer && category(d) == category(s)) common = DType::i64;
   Kind kind = kind_of(common);
   DType native = dtype_of_kind(kind);
   auto tile_of = []<int Size>(std::integral_constant<int, Size>) -> Tile {
     return [](void* out, const void* const* in, int64_t n) { std::memcpy(out, in[0], static_cast<size_t>(n) * Size); };
   };
-  Tile tile = size_of(native) == 4 ? tile_of(std::integral_constant<int, 4>()) : size_of(native) == 8 ? tile_of(std::integral_constant<int, 8>())
-                                                                                                       : tile_of(std::integral_constant<int, 16>());
+  Tile tile = size_of(native) == 4   ? tile_of(std::integral_constant<int, 4>())
+              : size_of(native) == 8 ? tile_of(std::integral_constant<int, 8>())
+                                     : tile_of(std::integral_constant<int, 16>());
   const Tensor* inputs[] = {&from};
   for_each_tile(tile, kind, native, to, inputs);
 }

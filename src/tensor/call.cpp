@@ -1,8 +1,9 @@
 // call(): the only way by which any operator runs.
+#include "tensor/call.h"
+
 #include "autograd/meta.h"
 #include "autograd/operator_node.h"
 #include "base/check.h"
-#include "tensor/call.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -24,18 +25,25 @@ bool same_elements(const TensorImpl* a, const TensorImpl* b) {
 void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out, bool recording) {
   const TensorImpl* t = impl(out);
   check<ValueError>(t->layout == Layout::strided, op.name, "cannot write into {}; use the out-of-place form", out);
-  check<ShapeError>(t->sizes == spec.sizes, op.name, "the result of shape {} cannot be written into {}", spec.sizes, out);
+  check<ShapeError>(t->sizes == spec.sizes, op.name, "the result of shape {} cannot be written into {}", spec.sizes,
+                    out);
   check<DTypeError>(category(t->dtype) >= category(spec.dtype), op.name,
-                    "the result is {} and cannot be written into {} without losing its kind; cast it first", spec.dtype, out);
-  check<DeviceError>(t->device == spec.device, op.name, "the result is on {} and cannot be written into {}", spec.device, out);
-  check<ShapeError>(!overlaps_itself(t->sizes, t->strides), op.name,
-                    "elements of {} share memory (an expanded view?) and cannot be written one by one; clone() it first", out);
-  check<GradError>(!recording || !is_protected_leaf(t), op.name,
-                   "{} is (a view of) a leaf that requires a gradient: writing it in place would lose its history; do it inside "
-                   "NoGrad, or use the out-of-place form",
+                    "the result is {} and cannot be written into {} without losing its kind; cast it first", spec.dtype,
+                    out);
+  check<DeviceError>(t->device == spec.device, op.name, "the result is on {} and cannot be written into {}",
+                     spec.device, out);
+  check<ShapeError>(
+      !overlaps_itself(t->sizes, t->strides), op.name,
+      "elements of {} share memory (an expanded view?) and cannot be written one by one; clone() it first", out);
+  check<GradError>(
+      !recording || !is_protected_leaf(t), op.name,
+      "{} is (a view of) a leaf that requires a gradient: writing it in place would lose its history; do it inside "
+      "NoGrad, or use the out-of-place form",
+      out);
+  check<GradError>(!recording || !t->inference, op.name,
+                   "{} was made in inference mode and cannot be written while gradients are "
+                   "recorded; clone() it first",
                    out);
-  check<GradError>(!recording || !t->inference, op.name, "{} was made in inference mode and cannot be written while gradients are "
-                   "recorded; clone() it first", out);
 }
 
 Tensor make_output(const Operator& op, const TensorSpec& spec, std::span<const Tensor* const> inputs) {
@@ -60,7 +68,8 @@ bool check_inputs(const Operator& op, std::span<const Tensor* const> inputs, boo
     const TensorImpl* t = impl(*x);
     if (t->layout == Layout::sparse && !op.sparse) [[unlikely]]
       fail<ValueError>(op.name, "{} is sparse; use its values(), or to_dense() it", *x);
-    if (t->storage && t->numel != 0 && !t->device.is_meta() && t->storage->bytes < static_cast<size_t>(t->offset + t->numel) * size_of(t->dtype))
+    if (t->storage && t->numel != 0 && !t->device.is_meta() &&
+        t->storage->bytes < static_cast<size_t>(t->offset + t->numel) * size_of(t->dtype))
       check_readable(*x, op.name);
     if (may_record && requires_grad(t)) needs_gradient = true;
   }
@@ -71,13 +80,13 @@ bool check_inputs(const Operator& op, std::span<const Tensor* const> inputs, boo
 // tensor where the kernel could not write the given one itself.
 struct InPlace {
   SmallVector<Tensor, 2> given;
-  SmallVector<Tensor, 2> targets;          // what the kernel writes; the caller's own handles may be inputs as well
-  SmallVector<Tensor, 2> overlapped;       // owns the copies
+  SmallVector<Tensor, 2> targets;     // what the kernel writes; the caller's own handles may be inputs as well
+  SmallVector<Tensor, 2> overlapped;  // owns the copies
   SmallVector<const Tensor*, 4> inputs;
-  SmallVector<Tensor, 2> saved_copies;     // of inputs that the gradient needs and the kernel overwrites
+  SmallVector<Tensor, 2> saved_copies;  // of inputs that the gradient needs and the kernel overwrites
 
-  InPlace(const Operator& op, std::span<const Tensor* const> original, std::span<Tensor> outputs, std::span<TensorSpec> specs,
-          bool grad_mode, bool recording) {
+  InPlace(const Operator& op, std::span<const Tensor* const> original, std::span<Tensor> outputs,
+          std::span<TensorSpec> specs, bool grad_mode, bool recording) {
     given.resize(outputs.size());
     targets.resize(outputs.size());
     overlapped.resize(original.size());
@@ -99,7 +108,8 @@ struct InPlace {
       }
       const TensorSpec& spec = specs[i];
       const TensorImpl* t = impl(out);
-      bool writable = op.pointwise || (t->dtype == spec.dtype && (spec.strided ? t->strides == spec.strides : t->contiguous));
+      bool writable =
+          op.pointwise || (t->dtype == spec.dtype && (spec.strided ? t->strides == spec.strides : t->contiguous));
       targets[i] = writable       ? out
                    : spec.strided ? make_tensor(spec.sizes, spec.strides, spec.dtype, spec.device)
                                   : make_tensor(spec.sizes, spec.dtype, spec.device);

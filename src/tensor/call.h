@@ -6,7 +6,8 @@
 namespace tutti {
 
 /// Autocast and tracing. True: the call has been done.
-bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes, std::span<Tensor> outputs);
+bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+                  std::span<Tensor> outputs);
 
 /// Copies values, converting dtype; shapes must agree. No autograd.
 void copy_into(const Tensor& to, const Tensor& from);

@@ -6,7 +6,8 @@ namespace tutti {
 namespace {
 
 template <class T>
-inline constexpr bool is_complex_type = std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
+inline constexpr bool is_complex_type =
+    std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
 
 template <class To, class From>
 inline To convert_one(From v) {
@@ -70,9 +71,8 @@ void convert_run(void* to, int64_t to_stride, const void* from, int64_t from_str
 }  // namespace
 
 TUTTI_ISA_DEFINE(converter, Convert, (DType to, DType from)) {
-  return with_type(to, [&]<class To>() {
-    return with_type(from, [&]<class From>() -> Convert { return &convert_run<To, From>; });
-  });
+  return with_type(
+      to, [&]<class To>() { return with_type(from, [&]<class From>() -> Convert { return &convert_run<To, From>; }); });
 }
 
 }  // namespace tutti

@@ -57,10 +57,10 @@ Device device_from(DLDevice device) {
 
 DLManagedTensor* to_dlpack(const Tensor& tensor) {
   check<ValueError>(!tensor.is_sparse(), "to_dlpack",
-                    "{} has no single block of memory; export its values() and indices()", describe(tensor));
-  check<DeviceError>(!tensor.device().is_meta(), "to_dlpack", "{} has no memory", describe(tensor));
+                    "{} has no single block of memory; export its values() and indices()", tensor);
+  check<DeviceError>(!tensor.device().is_meta(), "to_dlpack", "{} has no memory", tensor);
   check<GradError>(!tensor.requires_grad(), "to_dlpack",
-                   "{} requires a gradient, which others would not see; export detach()", describe(tensor));
+                   "{} requires a gradient, which others would not see; export detach()", tensor);
   auto* out = new Exported{{}, tensor, tensor.sizes(), tensor.strides()};
   std::unique_ptr<Exported> guard(out);
   DLTensor& t = out->managed.dl_tensor;

@@ -5,7 +5,8 @@
 namespace tutti {
 
 std::string_view name(DType t) {
-  constexpr std::string_view names[] = {"f32", "f64", "bf16", "f16", "i8", "u8", "i16", "i32", "i64", "bool", "c64", "c128"};
+  constexpr std::string_view names[] = {"f32", "f64", "bf16", "f16",  "i8",  "u8",
+                                        "i16", "i32", "i64",  "bool", "c64", "c128"};
   return names[static_cast<int>(t)];
 }
 
@@ -27,7 +28,8 @@ DType promote(DType a, DType b) {
     std::swap(ca, cb);
   }
   // From here a is of the higher category, or of the same one.
-  if (ca == Category::complex) return a == DType::c128 || b == DType::c128 || b == DType::f64 ? DType::c128 : DType::c64;
+  if (ca == Category::complex)
+    return a == DType::c128 || b == DType::c128 || b == DType::f64 ? DType::c128 : DType::c64;
   if (ca != cb) return a;
   if (ca == Category::floating) {
     if (a == DType::f64 || b == DType::f64) return DType::f64;

@@ -90,15 +90,21 @@ int64_t span_elements(const Shape& sizes, const Shape& strides) {
 
 int64_t wrap_dim(int64_t dim, int64_t dims, const char* operation) {
   int64_t n = std::max<int64_t>(dims, 1);  // a zero-dimensional tensor takes 0 and -1
-  check<IndexError>(dim >= -n && dim < n, operation, "dim {} is out of range for a tensor of {} dims: use {} to {}", dim,
-                    dims, -n, n - 1);
+  check<IndexError>(dim >= -n && dim < n, operation, "dim {} is out of range for a tensor of {} dims: use {} to {}",
+                    dim, dims, -n, n - 1);
   return dim < 0 ? dim + n : dim;
 }
 
 void TensorImpl::set_sizes(const Shape& new_sizes) {
   sizes = new_sizes;
-  strides = contiguous_strides(sizes);
-  numel = sizes.product();
+  strides.resize(sizes.size());
+  int64_t step = 1, count = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    count *= sizes[d];
+    step *= std::max<int64_t>(sizes[d], 1);
+  }
+  numel = count;
   contiguous = true;
   offset = 0;
 }
@@ -172,7 +178,8 @@ Tensor make_sparse(const Tensor& indices, const Tensor& values, const Shape& siz
 void check_readable(const Tensor& x, const char* operation) {
   const TensorImpl* t = impl(x);
   if (!t->storage) return;
-  size_t needed = static_cast<size_t>(t->numel == 0 ? 0 : t->offset + span_elements(t->sizes, t->strides)) * size_of(t->dtype);
+  size_t needed =
+      static_cast<size_t>(t->numel == 0 ? 0 : t->offset + span_elements(t->sizes, t->strides)) * size_of(t->dtype);
   check<ValueError>(needed <= t->storage->bytes, operation,
                     "the storage of {} holds {} bytes of the {} it needs: it was resized; resize it back first", x,
                     t->storage->bytes, needed);

@@ -19,11 +19,11 @@ struct SparseParts {
 struct TensorImpl : detail::Handle, memory::Pooled {
   DType dtype = DType::f32;
   Layout layout = Layout::strided;
-  bool contiguous = true;   // row-major without gaps
-  bool number = false;      // made from a C++ number
-  bool inference = false;   // made in inference mode
+  bool contiguous = true;  // row-major without gaps
+  bool number = false;     // made from a C++ number
+  bool inference = false;  // made in inference mode
   Device device;
-  int64_t offset = 0;       // in elements
+  int64_t offset = 0;  // in elements
   int64_t numel = 1;
   Ref<Storage> storage;
   AutogradMeta* autograd = nullptr;  // owned; null until autograd has something to say
@@ -40,7 +40,9 @@ struct TensorImpl : detail::Handle, memory::Pooled {
   /// Sets sizes and row-major strides.
   void set_sizes(const Shape& sizes);
   void set_geometry(const Shape& sizes, const Shape& strides, int64_t offset);
-  std::byte* data() const { return static_cast<std::byte*>(storage->data) + offset * static_cast<int64_t>(size_of(dtype)); }
+  std::byte* data() const {
+    return static_cast<std::byte*>(storage->data) + offset * static_cast<int64_t>(size_of(dtype));
+  }
 };
 
 inline TensorImpl* impl(const Tensor& t) { return t.impl(); }

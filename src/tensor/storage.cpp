@@ -64,9 +64,10 @@ void resize_storage(Storage& s, size_t bytes) {
     s.bytes = bytes;
     return;
   }
-  check<ValueError>(!s.release || bytes == 0, "resize_storage",
-                    "memory that another library owns ({} bytes) cannot be resized to {} bytes; clone() the tensor first",
-                    s.bytes, bytes);
+  check<ValueError>(
+      !s.release || bytes == 0, "resize_storage",
+      "memory that another library owns ({} bytes) cannot be resized to {} bytes; clone() the tensor first", s.bytes,
+      bytes);
   Storage old;
   old.data = s.is_inline() ? nullptr : s.data;
   std::byte kept[kInlineBytes];

@@ -15,8 +15,8 @@ struct alignas(64) Storage : RefCounted {
   std::atomic<uint64_t> version{0};
   std::atomic<const char*> last_writer{nullptr};  // the operator that wrote last: named when a saved tensor has changed
   Device device;
-  uint32_t header_bytes = 0;                     // size of the block that this header (and small data) lives in
-  std::function<void()>* release = nullptr;      // of memory that belongs to somebody else
+  uint32_t header_bytes = 0;                 // size of the block that this header (and small data) lives in
+  std::function<void()>* release = nullptr;  // of memory that belongs to somebody else
   // Small data lives in the header's own block, right behind it.
   bool is_inline() const { return data && data == static_cast<const void*>(this + 1); }
 

@@ -113,7 +113,9 @@ void Tensor::resize_storage(size_t bytes) const {
   check<ValueError>(get(*this, "resize_storage")->storage.get(), "resize_storage", "{} is sparse", *this);
   tutti::resize_storage(*impl()->storage, bytes);
 }
-bool Tensor::shares_storage(const Tensor& other) const { return impl()->storage && impl()->storage == other.impl()->storage; }
+bool Tensor::shares_storage(const Tensor& other) const {
+  return impl()->storage && impl()->storage == other.impl()->storage;
+}
 uint64_t Tensor::version() const {
   const Storage* storage = versioned_storage(get(*this, "version"));
   return storage ? storage->version.load() : 0;
@@ -123,8 +125,8 @@ void Tensor::set_version(uint64_t version) const {
 }
 
 void Tensor::set_data(const Tensor& other) const {
-  check<GradError>(!impl()->base.defined() && is_leaf(), "set_data", "{} is a view or has a history; only leaves can be given other data",
-                   *this);
+  check<GradError>(!impl()->base.defined() && is_leaf(), "set_data",
+                   "{} is a view or has a history; only leaves can be given other data", *this);
   TensorImpl* t = impl();
   const TensorImpl* from = other.impl();
   t->storage = from->storage;
@@ -138,7 +140,11 @@ void Tensor::set_data(const Tensor& other) const {
 std::string describe(const Tensor& t) {
   if (!t.defined()) return "undefined";
   const TensorImpl* x = impl(t);
-  return fmt::format("{}{}{} on {}", x->layout == Layout::sparse ? "sparse " : x->number ? "number " : "", x->dtype, x->sizes, x->device);
+  return fmt::format("{}{}{} on {}",
+                     x->layout == Layout::sparse ? "sparse "
+                     : x->number                 ? "number "
+                                                 : "",
+                     x->dtype, x->sizes, x->device);
 }
 
 // ---- Methods that call the function of the same name
@@ -164,7 +170,9 @@ Tensor Tensor::squeeze() const { return tutti::squeeze(*this); }
 Tensor Tensor::squeeze(int64_t dim) const { return tutti::squeeze(*this, dim); }
 Tensor Tensor::unsqueeze(int64_t dim) const { return tutti::unsqueeze(*this, dim); }
 Tensor Tensor::expand(const Shape& sizes) const { return tutti::expand(*this, sizes); }
-Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const { return tutti::narrow(*this, dim, start, length); }
+Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
+  return tutti::narrow(*this, dim, start, length);
+}
 Tensor Tensor::slice(int64_t dim, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step) const {
   return tutti::slice(*this, dim, start, stop, step);
 }
@@ -173,7 +181,9 @@ TensorList Tensor::split(int64_t length, int64_t dim) const { return tutti::spli
 TensorList Tensor::chunk(int64_t chunks, int64_t dim) const { return tutti::chunk(*this, chunks, dim); }
 TensorList Tensor::unbind(int64_t dim) const { return tutti::unbind(*this, dim); }
 Tensor Tensor::flatten(int64_t start, int64_t end) const { return tutti::flatten(*this, start, end); }
-Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2) const { return tutti::diagonal(*this, offset, dim1, dim2); }
+Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2) const {
+  return tutti::diagonal(*this, offset, dim1, dim2);
+}
 Tensor Tensor::index(const std::vector<Index>& indices) const { return tutti::index(*this, indices); }
 Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tutti::sum(*this, dims, keepdim); }
 Tensor Tensor::mean(const Shape& dims, bool keepdim) const { return tutti::mean(*this, dims, keepdim); }
@@ -188,8 +198,12 @@ Tensor Tensor::argmax(std::optional<int64_t> dim, bool keepdim) const { return t
 Tensor Tensor::argmin(std::optional<int64_t> dim, bool keepdim) const { return tutti::argmin(*this, dim, keepdim); }
 Tensor Tensor::all(const Shape& dims, bool keepdim) const { return tutti::all(*this, dims, keepdim); }
 Tensor Tensor::any(const Shape& dims, bool keepdim) const { return tutti::any(*this, dims, keepdim); }
-Tensor Tensor::var(const Shape& dims, bool keepdim, int64_t correction) const { return tutti::var(*this, dims, keepdim, correction); }
-Tensor Tensor::std(const Shape& dims, bool keepdim, int64_t correction) const { return tutti::std(*this, dims, keepdim, correction); }
+Tensor Tensor::var(const Shape& dims, bool keepdim, int64_t correction) const {
+  return tutti::var(*this, dims, keepdim, correction);
+}
+Tensor Tensor::std(const Shape& dims, bool keepdim, int64_t correction) const {
+  return tutti::std(*this, dims, keepdim, correction);
+}
 Tensor Tensor::norm(double p, const Shape& dims, bool keepdim) const { return tutti::norm(*this, p, dims, keepdim); }
 Tensor Tensor::softmax(int64_t dim) const { return tutti::softmax(*this, dim); }
 Tensor Tensor::log_softmax(int64_t dim) const { return tutti::log_softmax(*this, dim); }

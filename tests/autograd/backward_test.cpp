@@ -137,8 +137,14 @@ TEST(Hooks, ChangeTheGradientAndCanBeRemoved) {
   Tensor x = ones({2}, {.requires_grad = true});
   Tensor y = x * 2;
   int calls = 0;
-  HookHandle on_y = y.register_hook([&](const Tensor& g) { ++calls; return g * 10; });
-  HookHandle on_x = x.register_hook([&](const Tensor& g) { ++calls; return g + 1; });
+  HookHandle on_y = y.register_hook([&](const Tensor& g) {
+    ++calls;
+    return g * 10;
+  });
+  HookHandle on_x = x.register_hook([&](const Tensor& g) {
+    ++calls;
+    return g + 1;
+  });
   sum(y).backward({}, true);
   EXPECT_EQ(values(x.grad()), (Doubles{21, 21}));
   EXPECT_EQ(calls, 2);
@@ -180,7 +186,8 @@ TEST(Hooks, OnNodesBeforeAndAfter) {
 TEST(Hooks, AfterAccumulation) {
   Tensor x = ones({2}, {.requires_grad = true});
   Doubles seen;
-  auto handle = x.register_post_accumulate_hook([&](const Tensor& leaf) { seen.push_back(leaf.grad().sum().item<double>()); });
+  auto handle =
+      x.register_post_accumulate_hook([&](const Tensor& leaf) { seen.push_back(leaf.grad().sum().item<double>()); });
   sum(x * 2).backward();
   sum(x * 2).backward();
   handle.remove();

@@ -70,7 +70,10 @@ TEST(Engine, OneWorkerPerDevice) {
   Tensor x = ones({8}, {.requires_grad = true});
   Tensor a = x * 2, b = x.to("cpu:1") * 3;
   EXPECT_EQ(b.device(), Device("cpu:1"));
-  a.register_hook([&](const Tensor&) { first = std::this_thread::get_id(); return Tensor(); });
+  a.register_hook([&](const Tensor&) {
+    first = std::this_thread::get_id();
+    return Tensor();
+  });
   b.register_hook([&](const Tensor&) {
     second = std::this_thread::get_id();
     EXPECT_EQ(context().device, Device("cpu:1"));
@@ -88,7 +91,10 @@ TEST(Engine, OneWorkerPerDevice) {
   EXPECT_NE(first, mine);
   // With one device the calling thread does it all.
   Tensor c = x * 2;
-  c.register_hook([&](const Tensor&) { first = std::this_thread::get_id(); return Tensor(); });
+  c.register_hook([&](const Tensor&) {
+    first = std::this_thread::get_id();
+    return Tensor();
+  });
   sum(c).backward();
   EXPECT_EQ(first, mine);
 }
@@ -162,7 +168,10 @@ TEST(Engine, ReentrantFromFunctionsAndHooksToAnyDepth) {
 TEST(Engine, ReentrantOnSeveralDevices) {
   Devices two(2);
   struct Across : Function<Across> {
-    Tensor forward(const Tensor& x) { save(x); return x * 2; }
+    Tensor forward(const Tensor& x) {
+      save(x);
+      return x * 2;
+    }
     TensorList backward(const TensorList& g) {
       EnableGrad guard;
       Tensor x = saved(0).detach().requires_grad_();
@@ -186,6 +195,17 @@ TEST(GraphTask, TakesGradientsFromOutside) {
   task.run();
   other.join();
   EXPECT_EQ(values(x.grad()), (Doubles{22, 22}));
+}
+
+TEST(GraphTask, TakesGradientsThatCameBeforeItRan) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  Tensor y = x * 2;
+  GraphTask task({});
+  Edge edge = gradient_edge(y);
+  task.expect(edge.node);
+  task.deliver(edge, ones({2}) * 3);
+  task.run();
+  EXPECT_EQ(values(x.grad()), (Doubles{6, 6}));
 }
 
 TEST(GraphTask, CanBeCancelled) {

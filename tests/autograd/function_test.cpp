@@ -148,7 +148,12 @@ TEST(Checkpoint, GivesTheSameGradientsWithTheSameRandomNumbers) {
 TEST(Checkpoint, KeepsNothingInside) {
   Tensor x = ones({2}, {.dtype = f64, .requires_grad = true});
   int runs = 0;
-  Tensor y = checkpoint([&](const Tensor& t) { ++runs; return exp(t) * t; }, x);
+  Tensor y = checkpoint(
+      [&](const Tensor& t) {
+        ++runs;
+        return exp(t) * t;
+      },
+      x);
   EXPECT_EQ(runs, 1);
   sum(y).backward();
   EXPECT_EQ(runs, 2);
@@ -156,7 +161,9 @@ TEST(Checkpoint, KeepsNothingInside) {
 }
 
 TEST(Checkpoint, OfTheSecondOrder) {
-  auto f = [](const TensorList& xs) { return checkpoint([](const TensorList& ts) { return TensorList{sin(ts[0]) * ts[1]}; }, xs); };
+  auto f = [](const TensorList& xs) {
+    return checkpoint([](const TensorList& ts) { return TensorList{sin(ts[0]) * ts[1]}; }, xs);
+  };
   Tensor x = rand({3}, {.dtype = f64, .requires_grad = true}), y = rand({3}, {.dtype = f64, .requires_grad = true});
   EXPECT_TRUE(gradcheck(f, {x, y}));
   EXPECT_TRUE(gradgradcheck(f, {x, y}));

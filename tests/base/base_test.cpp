@@ -89,9 +89,22 @@ TEST(ParallelFor, VisitsEachPieceOnce) {
 
 TEST(ParallelFor, ErrorsReachTheCaller) {
   ThreadsGuard guard(4);
-  EXPECT_THROW(parallel_for(100, 1, [](int64_t begin, int64_t) {
-    if (begin == 57) throw ValueError("57");
-  }), ValueError);
+  EXPECT_THROW(parallel_for(100, 1,
+                            [](int64_t begin, int64_t) {
+                              if (begin == 57) throw ValueError("57");
+                            }),
+               ValueError);
+}
+
+TEST(ParallelFor, TheLowestPieceDecidesTheError) {
+  ThreadsGuard guard(4);
+  for (int round = 0; round < 50; ++round)
+    EXPECT_EQ(message_of<ValueError>([] {
+                parallel_for(100, 1, [](int64_t begin, int64_t) {
+                  if (begin % 10 == 7) throw ValueError(std::to_string(begin));
+                });
+              }),
+              "7");
 }
 
 TEST(Workers, RunAndAreReused) {

@@ -53,9 +53,11 @@ class File:
         self.arrays[key] = np.array(tensor.detach().resolve_conj().numpy(), order="C")
 
     def case(self, key, function, inputs, gradients=True):
-        """Runs the function; gradients are kept for the floating-point inputs if asked for and where there are any."""
+        """Runs the function; gradients are kept for the floating-point inputs (or just the first) where there are any."""
         inputs = [x.clone() for x in inputs]
         wanted = [x for x in inputs if x.is_floating_point() or x.is_complex()] if gradients else []
+        if gradients == "first":
+            wanted = inputs[:1]
         for x in wanted:
             x.requires_grad_()
         outputs = as_list(function(*inputs))

@@ -131,10 +131,14 @@ def isclose(x, y, rtol, atol):
     return (x - y).abs() <= atol + rtol * y.abs()
 
 
+def clamped_above(x, high):
+    return where(x > high, high, x)
+
+
 more = {
     "hardtanh": (lambda x, l, h: where(x <= l, l, where(x >= h, h, x)), "f", R, (-1.0, -0.5), (0.5, 1.0)),
     "threshold": (lambda x, t, v: where(x > t, x, v), "f", R, (-0.5, 0.5), R),
-    "clamp": (lambda x, l, h: where(x < l, l, where(x > h, h, x)), "fi", R, (-1.0, -0.2), (0.2, 1.0)),
+    "clamp": (lambda x, l, h: clamped_above(where(x < l, l, x), h), "fi", R, (-1.0, -0.2), (0.2, 1.0)),
     "lerp": (lambda x, y, w: x + w * (y - x), "f", R, R, (-0.3, 1.3)),
     "addcmul": (lambda x, y, z, v: x + v * y * z, "fic", R, R, R, R),
     "addcdiv": (lambda x, y, z, v: x + v * y / z, "fc", R, R, D, R),
@@ -183,6 +187,40 @@ def fill(file):
         for name in ("add", "mul", "eq"):
             file.case(f"{name}/{a}_{b}", getattr(torch, name), inputs, gradients=False)
         file.case(f"div/{a}_{b}", torch.div, [inputs[0], inputs[1] + True], gradients=False)
+
+
+    # At kinks, the derivative is a convention: PyTorch's.
+    for name, (function, values, *numbers) in kinks.items():
+        values, *numbers = (torch.tensor(t, dtype=torch.float64) for t in (values, *numbers))
+        file.case(f"{name}/kinks", lambda x, *_: function(x), [values, *numbers], gradients="first")
+
+
+kinks = {
+    "relu": (F.relu, [0.0, -0.0]),
+    "relu6": (F.relu6, [0.0, 6.0]),
+    "leaky_relu": (lambda x: F.leaky_relu(x, 0.125), [0.0, -0.0], 0.125),
+    "elu": (lambda x: F.elu(x, 1.5), [0.0, -0.0], 1.5),
+    "celu": (lambda x: F.celu(x, 1.5), [0.0, -0.0], 1.5),
+    "selu": (F.selu, [0.0, -0.0]),
+    "softsign": (F.softsign, [0.0, -0.0]),
+    "hardtanh": (lambda x: F.hardtanh(x, -1.0, 1.0), [-1.0, 1.0], -1.0, 1.0),
+    "hardsigmoid": (F.hardsigmoid, [-3.0, 3.0]),
+    "hardswish": (F.hardswish, [-3.0, 3.0]),
+    "hardshrink": (lambda x: F.hardshrink(x, 0.5), [-0.5, 0.5], 0.5),
+    "softshrink": (lambda x: F.softshrink(x, 0.5), [-0.5, 0.5], 0.5),
+    "threshold": (lambda x: F.threshold(x, 0.5, 2.0), [0.5], 0.5, 2.0),
+    "abs": (torch.abs, [0.0, -0.0]),
+    "clamp": (lambda x: torch.clamp(x, -1.0, 1.0), [-1.0, 1.0], -1.0, 1.0),
+    "maximum": (lambda x: torch.maximum(x, torch.ones(1, dtype=x.dtype)), [1.0], [1.0]),
+    "minimum": (lambda x: torch.minimum(x, torch.ones(1, dtype=x.dtype)), [1.0], [1.0]),
+    "sqrt": (torch.sqrt, [0.0]),
+    "hypot": (lambda x: torch.hypot(x, torch.zeros(1, dtype=x.dtype)), [3.0, -3.0], [0.0]),
+    "sign": (torch.sign, [0.0]),
+    "round": (torch.round, [0.5, 1.5, 2.0]),
+    "sinc": (torch.sinc, [0.0]),
+    "pow": (lambda x: torch.pow(x, torch.tensor([0.0, 1.0, 2.0, 0.5], dtype=x.dtype)), [0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 0.5]),
+    "xlogy": (lambda x: torch.xlogy(x, torch.tensor([2.0], dtype=x.dtype)), [0.0], [2.0]),
+}
 
 
 # ---- Special values: NaN, infinities, signed zeros, denormals, huge numbers and ordinary ones between.

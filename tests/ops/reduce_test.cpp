@@ -56,16 +56,18 @@ std::vector<Values> groups(const Tensor& x, const Shape& dims) {
   return out;
 }
 
-testing::AssertionResult agrees(const Tensor& got, const Tensor& x, const Shape& dims, const Reference& f, double tolerance) {
+testing::AssertionResult agrees(const Tensor& got, const Tensor& x, const Shape& dims, const Reference& f,
+                                double tolerance) {
   auto values = got.to_vector<Complex>();
   auto wanted = groups(x, dims);
-  if (values.size() != wanted.size()) return testing::AssertionFailure() << values.size() << " results, not " << wanted.size();
+  if (values.size() != wanted.size())
+    return testing::AssertionFailure() << values.size() << " results, not " << wanted.size();
   for (size_t i = 0; i < values.size(); ++i) {
     Complex w = f(wanted[i]);
     bool same_nan = std::isnan(w.real()) && std::isnan(values[i].real());
     if (same_nan || values[i] == w || std::abs(values[i] - w) <= tolerance * (1 + std::abs(w))) continue;
-    return testing::AssertionFailure() << "result " << i << " is " << values[i] << ", not " << w << " for " << describe(x) << " over "
-                                       << to_string(dims);
+    return testing::AssertionFailure() << "result " << i << " is " << values[i] << ", not " << w << " for "
+                                       << describe(x) << " over " << to_string(dims);
   }
   return testing::AssertionSuccess();
 }
@@ -155,13 +157,16 @@ TEST(Reduce, AgreesWithLoopsInEveryLayout) {
 TEST(Reduce, AgreesWithLoopsInEveryDtype) {
   for (DType t : {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128}) {
     double tolerance = t == bf16 ? 1e-2 : t == f16 ? 1e-3 : t == f64 || t == c128 ? 1e-12 : 1e-5;
-    for (const Tensor& x : {numbers({3, 5, 6}, t, 0, 3), numbers({40, 9}, t, 0, 3), permute(numbers({70, 6}, t, 0, 3), {1, 0})})
+    for (const Tensor& x :
+         {numbers({3, 5, 6}, t, 0, 3), numbers({40, 9}, t, 0, 3), permute(numbers({70, 6}, t, 0, 3), {1, 0})})
       for (const Shape& dims : {Shape{}, Shape{0}, Shape{-1}}) {
         SCOPED_TRACE(describe(x));
         EXPECT_TRUE(agrees(sum(x, dims), x, dims, plain_sum, tolerance));
         EXPECT_EQ(sum(x).dtype(), category(t) < Category::floating ? i64 : t);
         EXPECT_TRUE(agrees(sum(x, dims, false, c128), x, dims, plain_sum, 1e-12));
-        auto nonzero = [](const Values& v) -> Complex { return std::count_if(v.begin(), v.end(), [](Complex c) { return c != 0.0; }); };
+        auto nonzero = [](const Values& v) -> Complex {
+          return std::count_if(v.begin(), v.end(), [](Complex c) { return c != 0.0; });
+        };
         EXPECT_TRUE(agrees(count_nonzero(x, dims), x, dims, nonzero, 0));
         EXPECT_TRUE(agrees(all(x, dims), x, dims, [&](const Values& v) { return nonzero(v) == Complex(v.size()); }, 0));
         EXPECT_TRUE(agrees(any(x, dims), x, dims, [&](const Values& v) { return nonzero(v) != 0.0; }, 0));
@@ -183,7 +188,8 @@ TEST(Reduce, ProductsInEveryDtype) {
   for (DType t : {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128}) {
     Tensor x = numbers({3, 4, 2}, t, 0, 3);
     double tolerance = t == bf16 ? 2e-2 : t == f16 ? 3e-3 : 1e-4;
-    for (const Shape& dims : {Shape{1}, Shape{0, 2}, Shape{2}}) EXPECT_TRUE(agrees(prod(x, dims), x, dims, plain_prod, tolerance)) << describe(x);
+    for (const Shape& dims : {Shape{1}, Shape{0, 2}, Shape{2}})
+      EXPECT_TRUE(agrees(prod(x, dims), x, dims, plain_prod, tolerance)) << describe(x);
   }
   EXPECT_EQ(prod(tensor({3, 5}, {i8})).item<int64_t>(), 15);
   EXPECT_EQ(prod(full({40}, 3, {i8})).dtype(), i64);
@@ -250,15 +256,17 @@ TEST(Reduce, IndicesAreThoseOfTheFirst) {
   EXPECT_THAT(values(argmax(x, 0)), ElementsAre(2, 0, 0));
   EXPECT_EQ(argmax(x.t()).item<int64_t>(), 2);
   for (DType t : {f32, f64, bf16, i32, u8, boolean})
-    for (const Tensor& y : {numbers({70, 40}, t, 0, 9), numbers({40, 70}, t, 0, 9).t(), slice(numbers({70, 80}, t, 0, 9), 1, 1, {}, 2),
-                            numbers({3, 70000}, t, 0, 900), numbers({70000, 3}, t, 0, 900)})
+    for (const Tensor& y :
+         {numbers({70, 40}, t, 0, 9), numbers({40, 70}, t, 0, 9).t(), slice(numbers({70, 80}, t, 0, 9), 1, 1, {}, 2),
+          numbers({3, 70000}, t, 0, 900), numbers({70000, 3}, t, 0, 900)})
       for (int64_t dim : {0, 1}) {
         auto [v, i] = max(y, dim);
         EXPECT_TRUE(identical(v, amax(y, dim)));
         EXPECT_TRUE(identical(i, argmax(y, dim)));
         auto first = [](const Values& list) {
           double top = plain_max(list).real();
-          return Complex(std::find_if(list.begin(), list.end(), [&](Complex c) { return c.real() == top; }) - list.begin());
+          return Complex(std::find_if(list.begin(), list.end(), [&](Complex c) { return c.real() == top; }) -
+                         list.begin());
         };
         EXPECT_TRUE(agrees(i, y, dim, first, 0));
         EXPECT_TRUE(identical(min(y, dim).values, amin(y, dim)));
@@ -282,10 +290,28 @@ TEST(Reduce, SumsOfManyFloatsAreAccurate) {
 
 TEST(Reduce, ResultsDoNotDependOnThreads) {
   auto everything = [](const Tensor& x) {
-    TensorList out = {sum(x),           sum(x, 0),   sum(x, 1),          mean(x, 0),  prod(x, 1),        norm(x),
-                      norm(x, 3),       var(x, 0),   var(x),             amax(x),     max(x, 0).indices, argmin(x),
-                      softmax(x, 0),    softmax(x, 1), log_softmax(x, 1), logsumexp(x, 0), cumsum(x, 0),  cumprod(x, 1),
-                      sum(x.t(), 0),    sum(x.to(bf16), 1), sum(x.to(c64)), count_nonzero(x, 1)};
+    TensorList out = {sum(x),
+                      sum(x, 0),
+                      sum(x, 1),
+                      mean(x, 0),
+                      prod(x, 1),
+                      norm(x),
+                      norm(x, 3),
+                      var(x, 0),
+                      var(x),
+                      amax(x),
+                      max(x, 0).indices,
+                      argmin(x),
+                      softmax(x, 0),
+                      softmax(x, 1),
+                      log_softmax(x, 1),
+                      logsumexp(x, 0),
+                      cumsum(x, 0),
+                      cumprod(x, 1),
+                      sum(x.t(), 0),
+                      sum(x.to(bf16), 1),
+                      sum(x.to(c64)),
+                      count_nonzero(x, 1)};
     return out;
   };
   for (const Shape& sizes : {Shape{700, 900}, Shape{3, 150001}, Shape{150001, 5}}) {
@@ -298,7 +324,8 @@ TEST(Reduce, ResultsDoNotDependOnThreads) {
     for (int threads : {2, 3, 5}) {
       ThreadsGuard guard(threads);
       TensorList many = everything(x);
-      for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(identical(many[i], one[i])) << i << " with " << threads << " threads";
+      for (size_t i = 0; i < one.size(); ++i)
+        EXPECT_TRUE(identical(many[i], one[i])) << i << " with " << threads << " threads";
     }
   }
 }
@@ -322,9 +349,14 @@ TEST(Reduce, LinesAlongADim) {
 // ---- softmax
 
 TEST(Softmax, AgreesWithLoops) {
-  std::vector<Tensor> inputs = {numbers({3, 5, 7, 4}), numbers({3, 5, 7, 4}).contiguous(MemoryFormat::channels_last),
-                                permute(numbers({4, 3, 7, 5}), {1, 3, 2, 0}), slice(numbers({3, 5, 7, 9}), 3, 1, {}, 2),
-                                expand(numbers({3, 1, 7, 4}), {3, 5, 7, 4}), numbers({2, 9000}), numbers({9000, 20}), numbers({300, 270})};
+  std::vector<Tensor> inputs = {numbers({3, 5, 7, 4}),
+                                numbers({3, 5, 7, 4}).contiguous(MemoryFormat::channels_last),
+                                permute(numbers({4, 3, 7, 5}), {1, 3, 2, 0}),
+                                slice(numbers({3, 5, 7, 9}), 3, 1, {}, 2),
+                                expand(numbers({3, 1, 7, 4}), {3, 5, 7, 4}),
+                                numbers({2, 9000}),
+                                numbers({9000, 20}),
+                                numbers({300, 270})};
   for (DType t : {f32, f64, bf16, f16})
     for (const Tensor& input : inputs)
       for (int64_t dim = 0; dim < input.dim(); ++dim) {
@@ -399,7 +431,8 @@ TEST(ReduceGradient, OfEachOperator) {
 }
 
 TEST(ReduceGradient, OfProductsWithZeros) {
-  for (const Tensor& x : {tensor({{2.0, 0.0, 3.0}, {1.0, 2.0, 4.0}}, {f64}), tensor({{0.0, 5.0, 0.0}, {0.0, 0.0, 0.0}}, {f64})}) {
+  for (const Tensor& x :
+       {tensor({{2.0, 0.0, 3.0}, {1.0, 2.0, 4.0}}, {f64}), tensor({{0.0, 5.0, 0.0}, {0.0, 0.0, 0.0}}, {f64})}) {
     expect_gradients([](const Tensor& v) { return prod(v, 1); }, x);
     expect_gradients([](const Tensor& v) { return prod(v); }, x);
     expect_gradients([](const Tensor& v) { return cumprod(v, 1); }, x);
@@ -423,7 +456,8 @@ TEST(ReduceGradient, OfTies) {
   EXPECT_THAT(gradient([](const Tensor& v) { return max(v, 0).values; }, x), ElementsAre(1, 0, 0));
   EXPECT_THAT(gradient([](const Tensor& v) { return norm(v, kInf); }, x), ElementsAre(0.5, 0, 0.5));
   Tensor nothing = zeros({3});
-  for (double p : {0.0, 1.0, 2.0, 3.0, 0.5}) EXPECT_THAT(gradient([&](const Tensor& v) { return norm(v, p); }, nothing), ElementsAre(0, 0, 0));
+  for (double p : {0.0, 1.0, 2.0, 3.0, 0.5})
+    EXPECT_THAT(gradient([&](const Tensor& v) { return norm(v, p); }, nothing), ElementsAre(0, 0, 0));
   EXPECT_THAT(gradient([&](const Tensor& v) { return std(v); }, ones({3})), ElementsAre(0, 0, 0));
   EXPECT_THAT(gradient([&](const Tensor& v) { return max(v, 0).values; }, tensor(2.0)), ElementsAre(1));
 }
@@ -432,9 +466,11 @@ TEST(ReduceGradient, OfTies) {
 
 TEST(ReduceErrors, SayWhatIsWrongAndWhatToDo) {
   Tensor x = zeros({2, 3}), ints = zeros({2, 3}, {i32});
-  EXPECT_THAT(message_of<ShapeError>([&] { sum(x, {1, -1}); }), testing::AllOf(HasSubstr("sum: dim -1"), HasSubstr("twice")));
+  EXPECT_THAT(message_of<ShapeError>([&] { sum(x, {1, -1}); }),
+              testing::AllOf(HasSubstr("sum: dim -1"), HasSubstr("twice")));
   EXPECT_THAT(message_of<IndexError>([&] { mean(x, 2); }), HasSubstr("mean: dim 2 is out of range"));
-  EXPECT_THAT(message_of<DTypeError>([&] { mean(ints); }), testing::AllOf(HasSubstr("mean"), HasSubstr("i32"), HasSubstr("cast")));
+  EXPECT_THAT(message_of<DTypeError>([&] { mean(ints); }),
+              testing::AllOf(HasSubstr("mean"), HasSubstr("i32"), HasSubstr("cast")));
   EXPECT_THAT(message_of<DTypeError>([&] { mean(x, 0, false, i64); }), HasSubstr("i64"));
   EXPECT_EQ(mean(ints, {}, false, f64).dtype(), f64);
   EXPECT_THAT(message_of<DTypeError>([&] { sum(zeros({2}, {c64}), 0, false, f32); }), HasSubstr("imaginary"));
@@ -443,7 +479,8 @@ TEST(ReduceErrors, SayWhatIsWrongAndWhatToDo) {
   EXPECT_THAT(message_of<DTypeError>([&] { norm(ints); }), HasSubstr("norm"));
   EXPECT_THAT(message_of<DTypeError>([&] { amax(zeros({2}, {c64})); }), HasSubstr("no order"));
   EXPECT_THAT(message_of<DTypeError>([&] { argmin(zeros({2}, {c128}), 0); }), HasSubstr("argmin"));
-  EXPECT_THAT(message_of<ShapeError>([&] { amax(zeros({0, 3})); }), testing::AllOf(HasSubstr("amax"), HasSubstr("[0, 3]")));
+  EXPECT_THAT(message_of<ShapeError>([&] { amax(zeros({0, 3})); }),
+              testing::AllOf(HasSubstr("amax"), HasSubstr("[0, 3]")));
   EXPECT_THAT(message_of<ShapeError>([&] { max(zeros({0, 3}), 0); }), HasSubstr("max"));
   EXPECT_THAT(message_of<ShapeError>([&] { argmax(zeros({0})); }), HasSubstr("argmax"));
   EXPECT_THAT(message_of<ShapeError>([&] { norm(zeros({0}), kInf); }), HasSubstr("norm"));

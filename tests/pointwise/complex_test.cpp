@@ -82,8 +82,7 @@ void check(const char* name, F mine, G reference, const std::vector<Std>& points
 }
 
 #define CHECK_FUNCTION(f, points, tolerance, ...) \
-  check(                                          \
-      #f, [](C z) { return f(z); }, [](Long z) { return Long(std::f(z)); }, points, tolerance, ##__VA_ARGS__)
+  check(#f, [](C z) { return f(z); }, [](Long z) { return Long(std::f(z)); }, points, tolerance, ##__VA_ARGS__)
 
 TEST(Complex, Operators) {
   auto left = random_points(1e-3, 1e3), right = random_points(1e-2, 1e2);
@@ -133,28 +132,23 @@ TEST(Complex, ExponentialsAndLogarithms) {
   CHECK_FUNCTION(sqrt, wide, 1e-15, true);
   CHECK_FUNCTION(sqrt, axis_points(), 1e-15, true);
   auto log2_reference = [](Long z) { return std::log(z) / 0.693147180559945309417232121458L; };
-  check(
-      "log2", [](C z) { return log2(z); }, log2_reference, wide, 2e-15);
+  check("log2", [](C z) { return log2(z); }, log2_reference, wide, 2e-15);
   check(
       "exp2", [](C z) { return exp2(z); }, [](Long z) { return std::exp(z * 0.693147180559945309417232121458L); }, near,
       5e-15);
-  check(
-      "rsqrt", [](C z) { return rsqrt(z); }, [](Long z) { return 1.0L / std::sqrt(z); }, wide, 2e-15);
-  check(
-      "sigmoid", [](C z) { return sigmoid(z); }, [](Long z) { return 1.0L / (1.0L + std::exp(-z)); }, near, 1e-13);
+  check("rsqrt", [](C z) { return rsqrt(z); }, [](Long z) { return 1.0L / std::sqrt(z); }, wide, 2e-15);
+  check("sigmoid", [](C z) { return sigmoid(z); }, [](Long z) { return 1.0L / (1.0L + std::exp(-z)); }, near, 1e-13);
   // Small arguments, where 1 would swallow z: the series is the reference.
   auto expm1_reference = [](Long z) {
     Long sum = 0, term = 1;
     for (int i = 1; i < 30; ++i) sum += term *= z / static_cast<long double>(i);
     return sum;
   };
-  check(
-      "expm1", [](C z) { return expm1(z); }, expm1_reference, tiny, 1e-15);
+  check("expm1", [](C z) { return expm1(z); }, expm1_reference, tiny, 1e-15);
   check(
       "expm1", [](C z) { return expm1(z); }, [](Long z) { return std::exp(z) - 1.0L; }, random_points(0.3, 30), 5e-15);
   auto log1p_reference = [](Long z) { return 2.0L * std::atanh(z / (z + 2.0L)); };
-  check(
-      "log1p", [](C z) { return log1p(z); }, log1p_reference, tiny, 2e-15);
+  check("log1p", [](C z) { return log1p(z); }, log1p_reference, tiny, 2e-15);
   check(
       "log1p", [](C z) { return log1p(z); }, [](Long z) { return std::log(z + 1.0L); }, random_points(0.3, 1e30),
       2e-15);

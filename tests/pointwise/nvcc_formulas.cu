@@ -35,8 +35,8 @@ using F64 = Vec<double, 1>;
 
 template <class... F>
 void unary(float* p, int n) {
-  ((forward<F, F32><<<1, 1>>>(p, p, n, std::index_sequence<0>()), forward<F, F64><<<1, 1>>>(p, p, n, std::index_sequence<0>()),
-    slope<F, F32><<<1, 1>>>(p, p, n)),
+  ((forward<F, F32><<<1, 1>>>(p, p, n, std::index_sequence<0>()),
+    forward<F, F64><<<1, 1>>>(p, p, n, std::index_sequence<0>()), slope<F, F32><<<1, 1>>>(p, p, n)),
    ...);
 }
 template <class... F>

@@ -212,7 +212,7 @@ __attribute__((noinline)) std::vector<typename V::Element> evaluate(F f, const I
 }
 
 template <class T, class F>
-void check_type(F f, Reference reference, Bounds bounds, const Inputs<T>& in, uint64_t golden) {
+void check_type(const char* name, F f, Reference reference, Bounds bounds, const Inputs<T>& in, uint64_t golden) {
   std::vector<T> wide = evaluate<Vec<T, 64 / sizeof(T)>>(f, in), single = evaluate<Vec<T, 1>>(f, in);
   double worst = 0;
   size_t at = 0, differing = 0;
@@ -224,7 +224,7 @@ void check_type(F f, Reference reference, Bounds bounds, const Inputs<T>& in, ui
     }
     differing += !same_bits(wide[i], single[i]);
   }
-  const char* type = sizeof(T) == 4 ? "float" : "double";
+  std::string type = std::string(name) + (sizeof(T) == 4 ? " of float" : " of double");
   EXPECT_EQ(differing, 0u) << type << ": lanes and scalar give different bits";
   EXPECT_LE(worst, bounds.ulps) << type << " at " << in.x[at] << ", " << in.y[at] << ": got " << wide[at] << ", exact "
                                 << static_cast<double>(reference(in.x[at], in.y[at]));
@@ -237,215 +237,126 @@ struct Golden {
 };
 
 template <class F>
-void check(F f, Reference reference, Bounds bounds, Golden golden, std::vector<Range> x, std::vector<Range> y = {}) {
+void check(const char* name, F f, Reference reference, Bounds bounds, Golden golden, std::vector<Range> x,
+           std::vector<Range> y = {}) {
   bool binary = !y.empty();
-  check_type<float>(f, reference, bounds, make_inputs<float>(binary, x, y), golden.of_float);
-  check_type<double>(f, reference, bounds, make_inputs<double>(binary, x, y), golden.of_double);
+  check_type<float>(name, f, reference, bounds, make_inputs<float>(binary, x, y), golden.of_float);
+  check_type<double>(name, f, reference, bounds, make_inputs<double>(binary, x, y), golden.of_double);
 }
 
-// Adapts a primitive and a long double function to the signatures above.
-#define UNARY(name) [](auto x, auto) { return pointwise::name(x); }
-#define BINARY(name) [](auto x, auto y) { return pointwise::name(x, y); }
+// A primitive with its name, and a long double function, as check() wants them.
+#define UNARY(name) #name, [](auto x, auto) { return pointwise::name(x); }
+#define BINARY(name) #name, [](auto x, auto y) { return pointwise::name(x, y); }
 #define EXACT(expression) [](long double x, [[maybe_unused]] long double y) -> long double { return expression; }
 
 constexpr Bounds kExact{0};
 constexpr Bounds kUlps{1.5};
 constexpr Bounds kAbsolute{1.5, true};
 
-TEST(Primitives, Abs) {
+TEST(Primitives, Exact) {
   check(UNARY(abs), EXACT(fabsl(x)), kExact, {0xe6f0b27794c1e647, 0x19be9dd66d1b8d63}, {{-2, 2}});
+  check(UNARY(sign), reference_sign, kExact, {0xe31ade5b35fa2591, 0x4d455e2e44ea11e7}, {{-4, 4}});
+  check(BINARY(min), reference_min, kExact, {0xb8648b2b3458c32, 0x525090d58cbb0ac9}, {{-10, 10}}, {{-10, 10}});
+  check(BINARY(max), reference_max, kExact, {0xc78d2de4d6ad9e1e, 0xa72cf45f6baafe3e}, {{-10, 10}}, {{-10, 10}});
+  check(BINARY(copysign), EXACT(copysignl(x, y)), kExact, {0x95ca0f31a50ba53f, 0x57b87cb79c0176d9}, {{-10, 10}},
+        {{-10, 10}});
+  check(UNARY(floor), EXACT(floorl(x)), kExact, {0x6f97f4000735c964, 0x50a5f0bcc7bda505}, {{-4, 4}, {-1e7, 1e7}});
+  check(UNARY(ceil), EXACT(ceill(x)), kExact, {0xc12bc1358da0fd83, 0x8f93391dec7e45a}, {{-4, 4}, {-1e7, 1e7}});
+  check(UNARY(trunc), EXACT(truncl(x)), kExact, {0x4eb0babf9b5a67c, 0x7aece9f0aee4db5f}, {{-4, 4}, {-1e7, 1e7}});
+  check(UNARY(round), EXACT(rintl(x)), kExact, {0x6c24be89dc08d50, 0xbd0920576abfa2e1}, {{-4, 4}, {-1e7, 1e7}});
+  check(BINARY(fmod), EXACT(fmodl(x, y)), kExact, {0xdba63bb2777f39b0, 0xff1bc8f9cdf9d629}, {{-10, 10}, {-1e6, 1e6}},
+        {{-3, 3}, {-1e-3, 1e-3}});
+  check(BINARY(remainder), reference_remainder, Bounds{0.5001}, {0x892bd06569522ff5, 0xe621fde75bbb3983},
+        {{-10, 10}, {-1e6, 1e6}}, {{-3, 3}, {-1e-3, 1e-3}});
 }
 
-TEST(Primitives, Sqrt) {
+TEST(Primitives, Roots) {
   check(UNARY(sqrt), EXACT(sqrtl(x)), Bounds{0.5001}, {0x6065e5e1a00535e1, 0xa8e7761c768534d6}, {{0, 4}, {0, 1e30}});
-}
-
-TEST(Primitives, Rsqrt) {
   check(UNARY(rsqrt), EXACT(1 / sqrtl(x)), kUlps, {0x9c008e07d828b805, 0xbcfc35d1cbd30ff}, {{0, 4}, {0, 1e30}});
+  check(BINARY(hypot), EXACT(hypotl(x, y)), kUlps, {0x297e283acb7fcfd6, 0x4df0c0ab652ec55b},
+        {{-10, 10}, {-1e38, 1e38}, {-1e-38, 1e-38}}, {{-10, 10}, {-1e38, 1e38}, {-1e-38, 1e-38}});
 }
 
-TEST(Primitives, Exp) {
+TEST(Primitives, Exponentials) {
   check(UNARY(exp), EXACT(expl(x)), kUlps, {0xe7a77b5d765c246f, 0x6503c09c549241ae},
         {{-1, 1}, {-104, 89}, {-746, 710}, {88, 89}});
-}
-
-TEST(Primitives, Exp2) {
   check(UNARY(exp2), EXACT(exp2l(x)), kUlps, {0x1b1fbf9cffdbcc74, 0x7c78fd67c5216ba2},
         {{-1, 1}, {-150, 129}, {-1075, 1025}});
-}
-
-TEST(Primitives, Expm1) {
   check(UNARY(expm1), EXACT(expm1l(x)), kUlps, {0xee3cb045b15f70bc, 0xdde4cd867df27780},
         {{-1, 1}, {-0.01, 0.01}, {-20, 89}, {-40, 710}});
-}
-
-TEST(Primitives, Log) {
-  check(UNARY(log), EXACT(logl(x)), kUlps, {0x9c71be33c0c64ea9, 0x5139572d4f05982e},
-        {{0, 4}, {0.5, 1.5}, {0.99, 1.01}, {0, 1e10}});
-}
-
-TEST(Primitives, Log2) {
-  check(UNARY(log2), EXACT(log2l(x)), kUlps, {0x4ec617b97e7a08b9, 0x6653fa419578f7c2},
-        {{0, 4}, {0.5, 1.5}, {0.99, 1.01}, {0, 1e10}});
-}
-
-TEST(Primitives, Log10) {
-  check(UNARY(log10), EXACT(log10l(x)), kUlps, {0x182b8e6dc3f3cf63, 0x81a0a923fec33c7f},
-        {{0, 4}, {0.5, 1.5}, {0.99, 1.01}, {0, 1e10}});
-}
-
-TEST(Primitives, Log1p) {
-  check(UNARY(log1p), EXACT(log1pl(x)), kUlps, {0x51e39aeafa39b060, 0x1e91074412be9a1e},
-        {{-1, 4}, {-0.5, 0.5}, {-0.01, 0.01}, {0, 1e10}});
-}
-
-TEST(Primitives, Sin) {
-  check(UNARY(sin), EXACT(sinl(x)), kUlps, {0x50e5006dd44783e8, 0x3f3ecdc5203b05ad},
-        {{-4, 4}, {-0.5, 1}, {-1e4, 1e4}, {1e15, 1e16}});
-}
-
-TEST(Primitives, Cos) {
-  check(UNARY(cos), EXACT(cosl(x)), kUlps, {0xb3d9d94f70de323, 0xc18793ae7b8a5cc4},
-        {{-4, 4}, {-0.5, 1}, {-1e4, 1e4}, {1e15, 1e16}});
-}
-
-TEST(Primitives, Tan) {
-  check(UNARY(tan), EXACT(tanl(x)), kUlps, {0x1b05be7409b3d5d9, 0xf2fd291e2baa2740},
-        {{-4, 4}, {-0.5, 1}, {-1e4, 1e4}, {1e15, 1e16}});
-}
-
-TEST(Primitives, Asin) {
-  check(UNARY(asin), EXACT(asinl(x)), kUlps, {0xcae7f1b3a27527a0, 0xba4e0fdca5dcb72d},
-        {{-1, 1}, {0.4, 0.6}, {0.99, 1}, {-0.01, 0.01}});
-}
-
-TEST(Primitives, Acos) {
-  check(UNARY(acos), EXACT(acosl(x)), kUlps, {0xfef560734c25df4a, 0xdae58d1c5edc0bfe},
-        {{-1, 1}, {0.4, 0.6}, {0.99, 1}, {-0.01, 0.01}});
-}
-
-TEST(Primitives, Atan) {
-  check(UNARY(atan), EXACT(atanl(x)), kUlps, {0xbca02af3bddab9af, 0x7ce238dd637dff2c},
-        {{-4, 4}, {0.3, 0.5}, {-100, 100}, {-0.01, 0.01}});
-}
-
-TEST(Primitives, Sinh) {
-  check(UNARY(sinh), EXACT(sinhl(x)), kUlps, {0xf5e66090d8e32e8b, 0x54bc59aaa23d6eea},
-        {{-2, 2}, {-90, 90}, {-711, 711}});
-}
-
-TEST(Primitives, Cosh) {
-  check(UNARY(cosh), EXACT(coshl(x)), kUlps, {0x8e9d0ab2d4b3e166, 0xc67819fd8eeca4e7},
-        {{-2, 2}, {-90, 90}, {-711, 711}});
-}
-
-TEST(Primitives, Tanh) {
-  check(UNARY(tanh), EXACT(tanhl(x)), kUlps, {0x67010a23eb4b0c7b, 0xf9777cf5a687eb78},
-        {{-2, 2}, {-0.1, 0.1}, {-20, 20}});
-}
-
-TEST(Primitives, Asinh) {
-  check(UNARY(asinh), EXACT(asinhl(x)), kUlps, {0x2bc51c62e812b6fd, 0x61ac1b1337e27d1d},
-        {{-2, 2}, {-0.01, 0.01}, {-1e6, 1e6}});
-}
-
-TEST(Primitives, Acosh) {
-  check(UNARY(acosh), EXACT(acoshl(x)), kUlps, {0xb858cb8f90abd26, 0xe161dd94b3b9063a}, {{1, 4}, {1, 1.01}, {1, 1e6}});
-}
-
-TEST(Primitives, Atanh) {
-  check(UNARY(atanh), EXACT(atanhl(x)), kUlps, {0x52b3f039e5a000a8, 0xbacee5e8dff4f195},
-        {{-1, 1}, {-0.01, 0.01}, {0.99, 1}});
-}
-
-TEST(Primitives, Sigmoid) {
   check(UNARY(sigmoid), reference_sigmoid, kUlps, {0xc0f8050d873577f2, 0xa3638de97ac3d05a},
         {{-4, 4}, {-110, 20}, {-750, 40}});
 }
 
-TEST(Primitives, Erf) {
-  check(UNARY(erf), EXACT(erfl(x)), kUlps, {0xb41f28998f243a, 0x16c29b714947ee0a},
-        {{-4, 4}, {0.7, 0.8}, {-0.01, 0.01}, {4, 6}});
+TEST(Primitives, Logarithms) {
+  check(UNARY(log), EXACT(logl(x)), kUlps, {0x9c71be33c0c64ea9, 0x5139572d4f05982e},
+        {{0, 4}, {0.5, 1.5}, {0.99, 1.01}, {0, 1e10}});
+  check(UNARY(log2), EXACT(log2l(x)), kUlps, {0x4ec617b97e7a08b9, 0x6653fa419578f7c2},
+        {{0, 4}, {0.5, 1.5}, {0.99, 1.01}, {0, 1e10}});
+  check(UNARY(log10), EXACT(log10l(x)), kUlps, {0x182b8e6dc3f3cf63, 0x81a0a923fec33c7f},
+        {{0, 4}, {0.5, 1.5}, {0.99, 1.01}, {0, 1e10}});
+  check(UNARY(log1p), EXACT(log1pl(x)), kUlps, {0x51e39aeafa39b060, 0x1e91074412be9a1e},
+        {{-1, 4}, {-0.5, 0.5}, {-0.01, 0.01}, {0, 1e10}});
 }
 
-TEST(Primitives, Erfc) {
-  check(UNARY(erfc), EXACT(erfcl(x)), kUlps, {0xfc69374a0a87f9e3, 0x44d54141cdbfedfd},
-        {{-4, 4}, {0.7, 0.8}, {4, 11}, {10, 28}});
-}
-
-TEST(Primitives, Erfinv) {
-  check(UNARY(erfinv), reference_erfinv, kUlps, {0x1f96a7f00dc503d8, 0x7f6c9c10c369df88},
-        {{-1, 1}, {-0.01, 0.01}, {0.98, 1}, {0.9999999, 1}});
-}
-
-TEST(Primitives, Lgamma) {
-  check(UNARY(lgamma), EXACT(lgammal(x)), kAbsolute, {0xdbc17185727c5447, 0x798688a8722ecea1},
-        {{0, 4}, {0.4, 2.6}, {3, 100}, {-10, 0}, {-100, 0}});
-}
-
-TEST(Primitives, Digamma) {
-  check(UNARY(digamma), reference_digamma, kAbsolute, {0x8a16725f820e5109, 0xc1fca5c23f766515},
-        {{0, 4}, {0.4, 2.6}, {3, 100}, {-10, 0}, {-100, 0}});
-}
-
-TEST(Primitives, Floor) {
-  check(UNARY(floor), EXACT(floorl(x)), kExact, {0x6f97f4000735c964, 0x50a5f0bcc7bda505}, {{-4, 4}, {-1e7, 1e7}});
-}
-
-TEST(Primitives, Ceil) {
-  check(UNARY(ceil), EXACT(ceill(x)), kExact, {0xc12bc1358da0fd83, 0x8f93391dec7e45a}, {{-4, 4}, {-1e7, 1e7}});
-}
-
-TEST(Primitives, Trunc) {
-  check(UNARY(trunc), EXACT(truncl(x)), kExact, {0x4eb0babf9b5a67c, 0x7aece9f0aee4db5f}, {{-4, 4}, {-1e7, 1e7}});
-}
-
-TEST(Primitives, Round) {
-  check(UNARY(round), EXACT(rintl(x)), kExact, {0x6c24be89dc08d50, 0xbd0920576abfa2e1}, {{-4, 4}, {-1e7, 1e7}});
-}
-
-TEST(Primitives, Sign) {
-  check(UNARY(sign), reference_sign, kExact, {0xe31ade5b35fa2591, 0x4d455e2e44ea11e7}, {{-4, 4}});
-}
-
-TEST(Primitives, Pow) {
+TEST(Primitives, Power) {
   check(BINARY(pow), EXACT(powl(x, y)), kUlps, {0xa803d81a9b8786e7, 0x80f6a1e0bcb748aa},
         {{0, 10}, {0.9, 1.1}, {0.999, 1.001}, {-20, 20}, {0, 1e-38}},
         {{-30, 30}, {-900, 900}, {-80000, 80000}, {-9, 9}, {-1, 1}});
 }
 
-TEST(Primitives, Atan2) {
+TEST(Primitives, Trigonometric) {
+  check(UNARY(sin), EXACT(sinl(x)), kUlps, {0x50e5006dd44783e8, 0x3f3ecdc5203b05ad},
+        {{-4, 4}, {-0.5, 1}, {-1e4, 1e4}, {1e15, 1e16}});
+  check(UNARY(cos), EXACT(cosl(x)), kUlps, {0xb3d9d94f70de323, 0xc18793ae7b8a5cc4},
+        {{-4, 4}, {-0.5, 1}, {-1e4, 1e4}, {1e15, 1e16}});
+  check(UNARY(tan), EXACT(tanl(x)), kUlps, {0x1b05be7409b3d5d9, 0xf2fd291e2baa2740},
+        {{-4, 4}, {-0.5, 1}, {-1e4, 1e4}, {1e15, 1e16}});
+}
+
+TEST(Primitives, InverseTrigonometric) {
+  check(UNARY(asin), EXACT(asinl(x)), kUlps, {0xcae7f1b3a27527a0, 0xba4e0fdca5dcb72d},
+        {{-1, 1}, {0.4, 0.6}, {0.99, 1}, {-0.01, 0.01}});
+  check(UNARY(acos), EXACT(acosl(x)), kUlps, {0xfef560734c25df4a, 0xdae58d1c5edc0bfe},
+        {{-1, 1}, {0.4, 0.6}, {0.99, 1}, {-0.01, 0.01}});
+  check(UNARY(atan), EXACT(atanl(x)), kUlps, {0xbca02af3bddab9af, 0x7ce238dd637dff2c},
+        {{-4, 4}, {0.3, 0.5}, {-100, 100}, {-0.01, 0.01}});
   check(BINARY(atan2), EXACT(atan2l(x, y)), kUlps, {0xc347fc2fe7c43405, 0x6448e2fd03e4d9c6},
         {{-10, 10}, {-1e38, 1e38}, {-1e-38, 1e-38}, {-1e-40, 1e-40}},
         {{-10, 10}, {-1e38, 1e38}, {-1e-38, 1e-38}, {-2, 2}});
 }
 
-TEST(Primitives, Fmod) {
-  check(BINARY(fmod), EXACT(fmodl(x, y)), kExact, {0xdba63bb2777f39b0, 0xff1bc8f9cdf9d629}, {{-10, 10}, {-1e6, 1e6}},
-        {{-3, 3}, {-1e-3, 1e-3}});
+TEST(Primitives, Hyperbolic) {
+  check(UNARY(sinh), EXACT(sinhl(x)), kUlps, {0xf5e66090d8e32e8b, 0x54bc59aaa23d6eea},
+        {{-2, 2}, {-90, 90}, {-711, 711}});
+  check(UNARY(cosh), EXACT(coshl(x)), kUlps, {0x8e9d0ab2d4b3e166, 0xc67819fd8eeca4e7},
+        {{-2, 2}, {-90, 90}, {-711, 711}});
+  check(UNARY(tanh), EXACT(tanhl(x)), kUlps, {0x67010a23eb4b0c7b, 0xf9777cf5a687eb78},
+        {{-2, 2}, {-0.1, 0.1}, {-20, 20}});
 }
 
-TEST(Primitives, Remainder) {
-  check(BINARY(remainder), reference_remainder, Bounds{0.5001}, {0x892bd06569522ff5, 0xe621fde75bbb3983},
-        {{-10, 10}, {-1e6, 1e6}}, {{-3, 3}, {-1e-3, 1e-3}});
+TEST(Primitives, InverseHyperbolic) {
+  check(UNARY(asinh), EXACT(asinhl(x)), kUlps, {0x2bc51c62e812b6fd, 0x61ac1b1337e27d1d},
+        {{-2, 2}, {-0.01, 0.01}, {-1e6, 1e6}});
+  check(UNARY(acosh), EXACT(acoshl(x)), kUlps, {0xb858cb8f90abd26, 0xe161dd94b3b9063a}, {{1, 4}, {1, 1.01}, {1, 1e6}});
+  check(UNARY(atanh), EXACT(atanhl(x)), kUlps, {0x52b3f039e5a000a8, 0xbacee5e8dff4f195},
+        {{-1, 1}, {-0.01, 0.01}, {0.99, 1}});
 }
 
-TEST(Primitives, Hypot) {
-  check(BINARY(hypot), EXACT(hypotl(x, y)), kUlps, {0x297e283acb7fcfd6, 0x4df0c0ab652ec55b},
-        {{-10, 10}, {-1e38, 1e38}, {-1e-38, 1e-38}}, {{-10, 10}, {-1e38, 1e38}, {-1e-38, 1e-38}});
+TEST(Primitives, ErrorFunctions) {
+  check(UNARY(erf), EXACT(erfl(x)), kUlps, {0xb41f28998f243a, 0x16c29b714947ee0a},
+        {{-4, 4}, {0.7, 0.8}, {-0.01, 0.01}, {4, 6}});
+  check(UNARY(erfc), EXACT(erfcl(x)), kUlps, {0xfc69374a0a87f9e3, 0x44d54141cdbfedfd},
+        {{-4, 4}, {0.7, 0.8}, {4, 11}, {10, 28}});
+  check(UNARY(erfinv), reference_erfinv, kUlps, {0x1f96a7f00dc503d8, 0x7f6c9c10c369df88},
+        {{-1, 1}, {-0.01, 0.01}, {0.98, 1}, {0.9999999, 1}});
 }
 
-TEST(Primitives, Min) {
-  check(BINARY(min), reference_min, kExact, {0xb8648b2b3458c32, 0x525090d58cbb0ac9}, {{-10, 10}}, {{-10, 10}});
-}
-
-TEST(Primitives, Max) {
-  check(BINARY(max), reference_max, kExact, {0xc78d2de4d6ad9e1e, 0xa72cf45f6baafe3e}, {{-10, 10}}, {{-10, 10}});
-}
-
-TEST(Primitives, Copysign) {
-  check(BINARY(copysign), EXACT(copysignl(x, y)), kExact, {0x95ca0f31a50ba53f, 0x57b87cb79c0176d9}, {{-10, 10}},
-        {{-10, 10}});
+TEST(Primitives, GammaFunctions) {
+  check(UNARY(lgamma), EXACT(lgammal(x)), kAbsolute, {0xdbc17185727c5447, 0x798688a8722ecea1},
+        {{0, 4}, {0.4, 2.6}, {3, 100}, {-10, 0}, {-100, 0}});
+  check(UNARY(digamma), reference_digamma, kAbsolute, {0x8a16725f820e5109, 0xc1fca5c23f766515},
+        {{0, 4}, {0.4, 2.6}, {3, 100}, {-10, 0}, {-100, 0}});
 }
 
 // ---- Vec and Mask
@@ -621,6 +532,14 @@ void check_classification() {
     EXPECT_EQ(lanes_of(signbit(V(x)))[1], std::signbit(x)) << x;
   }
 }
+// The double closest to a multiple of pi/2 of all, and a float among the closest: the cosine is nearly zero.
+TEST(Primitives, WorstCaseOfTheAngleReduction) {
+  double hard = std::ldexp(6381956970095103.0, 797);
+  EXPECT_LE(error_of<double>(cos(Vec<double, 1>(hard)).v, cosl(hard), false), 0.6);
+  float hard_float = std::ldexp(16367173.0f, 72);
+  EXPECT_LE(error_of<float>(cos(Vec<float, 1>(hard_float)).v, cosl(hard_float), false), 0.6);
+}
+
 TEST(Primitives, Classification) {
   check_classification<float>();
   check_classification<double>();

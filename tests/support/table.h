@@ -73,7 +73,7 @@ struct Row {
   uint8_t taken = kReal;
   bool has_gradient = true, complex_gradient = true, has_second_gradient = true;
   bool shape_from_values = false, needs_contiguous = false, first_is_mask = false;
-  bool fixed_dtype = false, sees_bytes = false, bools_apart = false, signed_zeros = true;
+  bool fixed_dtype = false, sees_bytes = false, bools_apart = false, signed_zeros = true, ignores_devices = false;
   std::vector<DType> refused;
   double looseness = 1, half_looseness = 1;
 
@@ -108,6 +108,8 @@ struct Row {
     return conventions.push_back({std::move(reason), std::move(applies)}), *this;
   }
 
+  /// Each input has a result of its own, on its own device.
+  Row& any_devices() { return ignores_devices = true, *this; }
   /// The signs of zeros among the special values are not PyTorch's.
   Row& any_zero() { return signed_zeros = false, *this; }
 
@@ -165,6 +167,7 @@ void check_dtypes(const Row& row);
 void check_forms(const Row& row);
 void check_edges(const Row& row);
 void check_special(const Row& row);
+void check_errors(const Row& row);
 
 // ---- What they share.
 

@@ -68,6 +68,7 @@ TEST(Tensor, FromNestedLists) {
   EXPECT_EQ(tensor({{{1.0}, {2.0}}}).sizes().size(), 3u);
   EXPECT_EQ(tensor({1, 2}, {f16}).dtype(), f16);
   EXPECT_EQ(tensor({}).numel(), 0);
+  EXPECT_EQ(tensor({INT64_MAX})[0].item<int64_t>(), INT64_MAX);
   EXPECT_THAT(message_of<ShapeError>([] { tensor({{1, 2}, {3}}); }), HasSubstr("uneven"));
   EXPECT_THAT(message_of<ShapeError>([] { tensor({{1, 2}, 3}); }), HasSubstr("uneven"));
   EXPECT_EQ(tensor(std::vector<float>{1, 2, 3}).dtype(), f32);

@@ -380,7 +380,7 @@ TUTTI_HD auto seed(X x) {
 template <class F, int K, size_t... I, class... Args>
 TUTTI_HD auto derivative(std::index_sequence<I...>, Args... args) {
   constexpr int level = highest_level<Args...>() + 1;
-  auto y = F::value(seed<level, I == K>(args)...);
+  auto y = F::value(seed < level, I == K > (args)...);
   auto tangent = Tangent::operand(At<level>::tangent(y));
   if constexpr (std::is_arithmetic_v<decltype(tangent)>) {
     return constant_like(plain_value(y), tangent);

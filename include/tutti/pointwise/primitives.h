@@ -6,8 +6,8 @@
 // set and on the GPU; only the sign and payload of a NaN may differ. Compile with -ffp-contract=off (nvcc:
 // --fmad=false), without -ffast-math.
 //
-// Errors are below 1.5 units in the last place for every argument, for lgamma, digamma and erfinv relative to
-// max(1, |result|).
+// Errors are below 1.5 units in the last place for every argument; for lgamma and digamma, whose roots are not
+// representable, units of max(1, |result|).
 #pragma once
 
 #include "tutti/pointwise/prim_atan.h"

@@ -146,29 +146,29 @@ const Operator angle_op{
 }  // namespace
 
 Tensor view_as_real(const Tensor& x) {
-  check<DTypeError>(x.is_complex(), "view_as_real", "needs a complex tensor, not {}", describe(x));
+  check<DTypeError>(x.is_complex(), "view_as_real", "needs a complex tensor, not {}", x);
   return call(view_as_real_op, {&x});
 }
 
 Tensor view_as_complex(const Tensor& x) {
   check<DTypeError>(x.dtype() == DType::f32 || x.dtype() == DType::f64, "view_as_complex", "needs f32 or f64, not {}",
-                    describe(x));
+                    x);
   check<ShapeError>(x.dim() > 0 && x.size(-1) == 2, "view_as_complex",
-                    "needs a last dim of size 2 (real and imaginary parts), not {}", describe(x));
+                    "needs a last dim of size 2 (real and imaginary parts), not {}", x);
   bool fits = x.stride(-1) == 1 && x.storage_offset() % 2 == 0;
   for (int64_t d = 0; d + 1 < x.dim(); ++d) fits = fits && (x.stride(d) % 2 == 0 || x.size(d) <= 1);
   check<ShapeError>(fits, "view_as_complex",
                     "{} with strides {} and offset {} is not made of pairs: the last stride must be 1, the others and "
                     "the offset even; use "
                     "contiguous(), or complex(re, im)",
-                    describe(x), x.strides(), x.storage_offset());
+                    x, x.strides(), x.storage_offset());
   return call(view_as_complex_op, {&x});
 }
 
 Tensor real(const Tensor& x) { return x.is_complex() ? select(view_as_real(x), -1, 0) : x; }
 
 Tensor imag(const Tensor& x) {
-  check<DTypeError>(x.is_complex(), "imag", "{} is real: it has no imaginary part", describe(x));
+  check<DTypeError>(x.is_complex(), "imag", "{} is real: it has no imaginary part", x);
   return select(view_as_real(x), -1, 1);
 }
 
@@ -176,12 +176,10 @@ Tensor angle(const Tensor& x) { return call(angle_op, {&x}); }
 
 Tensor complex(const Tensor& re, const Tensor& im) {
   for (const Tensor* x : {&re, &im})
-    check<DTypeError>(x->is_floating() || x->is_number(), "complex", "needs floating-point parts, not {}",
-                      describe(*x));
-  check<DTypeError>(!re.is_complex() && !im.is_complex(), "complex", "needs real parts, not {} and {}", describe(re),
-                    describe(im));
+    check<DTypeError>(x->is_floating() || x->is_number(), "complex", "needs floating-point parts, not {}", *x);
+  check<DTypeError>(!re.is_complex() && !im.is_complex(), "complex", "needs real parts, not {} and {}", re, im);
   check<DeviceError>(re.device() == im.device() || re.is_number() || im.is_number(), "complex",
-                     "the parts are on different devices: {} and {}", describe(re), describe(im));
+                     "the parts are on different devices: {} and {}", re, im);
   return call(complex_op, {&re, &im});
 }
 

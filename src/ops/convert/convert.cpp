@@ -28,7 +28,13 @@ const Operator copy_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const auto& a = c.as<Target>();
-          out[0] = {.sizes = c.input(0).sizes(), .strides = a.strides, .dtype = a.dtype, .device = a.device, .strided = !a.strides.empty()};
+          check<DeviceError>(!c.input(0).device().is_meta() || a.device.is_meta(), "copy",
+                             "{} has no values to copy to {}", c.input(0), a.device);
+          out[0] = {.sizes = c.input(0).sizes(),
+                    .strides = a.strides,
+                    .dtype = a.dtype,
+                    .device = a.device,
+                    .strided = !a.strides.empty()};
         },
     .cpu = [](const Call& c) { copy_into(c.output(), c.input(0)); },
     .gradient = copy_gradient,
@@ -40,7 +46,13 @@ const Operator copy_into_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const Tensor& to = c.output();
-          out[0] = {.sizes = to.sizes(), .strides = to.strides(), .dtype = to.dtype(), .device = to.device(), .strided = true};
+          check<DeviceError>(!c.input(0).device().is_meta() || to.device().is_meta(), "copy_",
+                             "{} has no values to copy into {}", c.input(0), to);
+          out[0] = {.sizes = to.sizes(),
+                    .strides = to.strides(),
+                    .dtype = to.dtype(),
+                    .device = to.device(),
+                    .strided = true};
         },
     .cpu = [](const Call& c) { copy_into(c.output(), c.input(0)); },
     .gradient = copy_gradient,
@@ -54,7 +66,6 @@ Shape strides_of(const Tensor& x, MemoryFormat format) {
 
 Tensor copy_as(const Tensor& x, DType dtype, Device device, MemoryFormat format) {
   if (x.is_sparse()) return sparse_copy(x, dtype, device);
-  check<DeviceError>(!x.device().is_meta() || device.is_meta(), "copy", "{} has no values to copy to {}", x, device);
   Target a{dtype, device, strides_of(x, format)};
   return call(copy_op, {&x}, attributes(a));
 }

@@ -26,8 +26,15 @@ const Operator fill_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const Tensor& to = c.output();
-          check<ShapeError>(c.input(0).numel() == 1, "fill", "the value must be a number or a one-element tensor, not {}", c.input(0));
-          out[0] = {.sizes = to.sizes(), .strides = to.strides(), .dtype = to.dtype(), .device = to.device(), .strided = true};
+          check<ShapeError>(c.input(0).numel() == 1, "fill",
+                            "the value must be a number or a one-element tensor, not {}", c.input(0));
+          check<DeviceError>(!c.input(0).device().is_meta() || to.device().is_meta(), "fill",
+                             "{} has no value to write into {}", c.input(0), to);
+          out[0] = {.sizes = to.sizes(),
+                    .strides = to.strides(),
+                    .dtype = to.dtype(),
+                    .device = to.device(),
+                    .strided = true};
         },
     .cpu =
         [](const Call& c) {
@@ -37,26 +44,39 @@ const Operator fill_op{
     .gradient = [](GradientCall& c) { c.set(0, reshape(sum(c.grad()), c.input_sizes(0))); },
 };
 
-void gather_values(const NestedList& list, size_t depth, Shape& sizes, std::vector<std::complex<double>>& values, Category& kind) {
+struct Gathered {
+  std::vector<std::complex<double>> values;
+  std::vector<int64_t> integers;
+  Category kind = Category::boolean;
+};
+
+void gather_values(const NestedList& list, size_t depth, Shape& sizes, Gathered& to) {
   if (!list.is_list()) {
-    check<ShapeError>(depth == sizes.size(), "tensor", "the nested list is uneven: a number stands where a list of {} is expected",
+    check<ShapeError>(depth == sizes.size(), "tensor",
+                      "the nested list is uneven: a number stands where a list of {} is expected",
                       depth < sizes.size() ? sizes[depth] : 0);
-    values.push_back(list.value());
-    kind = std::max(kind, list.kind());
+    to.values.push_back(list.value());
+    to.integers.push_back(list.integer());
+    to.kind = std::max(to.kind, list.kind());
     return;
   }
   auto count = static_cast<int64_t>(list.list().size());
-  check<ShapeError>(depth < sizes.size() && sizes[depth] == count, "tensor", "the nested list is uneven: {} entries at depth {} where others have {}",
-                    count, depth, depth < sizes.size() ? sizes[depth] : 0);
-  for (auto& entry : list.list()) gather_values(entry, depth + 1, sizes, values, kind);
+  check<ShapeError>(depth < sizes.size() && sizes[depth] == count, "tensor",
+                    "the nested list is uneven: {} entries at depth {} where others have {}", count, depth,
+                    depth < sizes.size() ? sizes[depth] : 0);
+  for (auto& entry : list.list()) gather_values(entry, depth + 1, sizes, to);
 }
 
 DType dtype_of_category(Category kind) {
   switch (kind) {
-    case Category::boolean: return DType::boolean;
-    case Category::integer: return DType::i64;
-    case Category::floating: return context().default_dtype;
-    default: return to_complex(context().default_dtype);
+    case Category::boolean:
+      return DType::boolean;
+    case Category::integer:
+      return DType::i64;
+    case Category::floating:
+      return context().default_dtype;
+    default:
+      return to_complex(context().default_dtype);
   }
 }
 
@@ -115,11 +135,11 @@ Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lowe
   return nonzero(triangle_mask(rows, columns, offset, lower, context().device)).t().contiguous();
 }
 
-
 Tensor like(const Tensor& x, const Options& o) {
   DType dtype = o.dtype.value_or(x.dtype());
   Device device = o.device.value_or(x.device());
-  if (x.layout() == Layout::strided && !x.is_contiguous() && is_dense(x.sizes(), x.strides())) return make_tensor(x.sizes(), x.strides(), dtype, device);
+  if (x.layout() == Layout::strided && !x.is_contiguous() && is_dense(x.sizes(), x.strides()))
+    return make_tensor(x.sizes(), x.strides(), dtype, device);
   return make_tensor(x.sizes(), dtype, device);
 }
 
@@ -140,19 +160,23 @@ Tensor tensor(std::initializer_list<NestedList> list, const Options& options) {
     sizes.push_back(static_cast<int64_t>(level->list().size()));
     if (level->list().empty()) break;
   }
-  std::vector<std::complex<double>> values;
-  Category kind = Category::boolean;
-  if (sizes.product() > 0) gather_values(all, 0, sizes, values, kind);
-  else kind = Category::floating;
-  DType dtype = options.dtype.value_or(dtype_of_category(kind));
-  Tensor full = tensor(std::span<const std::complex<double>>(values), {.dtype = dtype, .device = options.device});
+  Gathered found;
+  if (sizes.product() > 0)
+    gather_values(all, 0, sizes, found);
+  else
+    found.kind = Category::floating;
+  Options plain{.dtype = options.dtype.value_or(dtype_of_category(found.kind)), .device = options.device};
+  Tensor full = found.kind <= Category::integer ? tensor(std::span<const int64_t>(found.integers), plain)
+                                                : tensor(std::span<const std::complex<double>>(found.values), plain);
   return finish(view(full, sizes).detach(), options);
 }
 
 template <Number T>
 Tensor tensor(T value, const Options& options) {
   Tensor number(value);
-  DType dtype = options.dtype.value_or(std::is_floating_point_v<T> || !std::is_arithmetic_v<T> ? dtype_of_category(category(number.dtype())) : number.dtype());
+  DType dtype = options.dtype.value_or(std::is_floating_point_v<T> || !std::is_arithmetic_v<T>
+                                           ? dtype_of_category(category(number.dtype()))
+                                           : number.dtype());
   Tensor t = make_tensor({}, dtype, device_or_current(options));
   return finish(fill_now(t, number), options);
 }
@@ -166,7 +190,8 @@ template Tensor tensor(std::complex<double>, const Options&);
 
 template <class T>
 Tensor tensor(std::span<const T> values, const Options& options) {
-  Tensor t = make_tensor({static_cast<int64_t>(values.size())}, options.dtype.value_or(dtype_of<T>), device_or_current(options));
+  Tensor t = make_tensor({static_cast<int64_t>(values.size())}, options.dtype.value_or(dtype_of<T>),
+                         device_or_current(options));
   if (t.device().is_cpu() && !values.empty()) {
     Tensor source = from_blob(const_cast<T*>(values.data()), t.sizes(), {.dtype = dtype_of<T>, .device = t.device()});
     copy_into(t, source);
@@ -183,9 +208,11 @@ template Tensor tensor(std::span<const int64_t>, const Options&);
 template Tensor tensor(std::span<const std::complex<float>>, const Options&);
 template Tensor tensor(std::span<const std::complex<double>>, const Options&);
 
-Tensor from_blob(void* data, const Shape& sizes, const Options& options, std::function<void()> release, std::optional<Shape> strides) {
+Tensor from_blob(void* data, const Shape& sizes, const Options& options, std::function<void()> release,
+                 std::optional<Shape> strides) {
   DType dtype = dtype_or_default(options);
-  check<ShapeError>(!strides || strides->size() == sizes.size(), "from_blob", "sizes {} and strides {} differ in length", sizes, strides.value_or(Shape()));
+  check<ShapeError>(!strides || strides->size() == sizes.size(), "from_blob",
+                    "sizes {} and strides {} differ in length", sizes, strides.value_or(Shape()));
   Shape steps = strides.value_or(contiguous_strides(sizes));
   auto* t = new TensorImpl;
   Tensor result(t);
@@ -193,7 +220,8 @@ Tensor from_blob(void* data, const Shape& sizes, const Options& options, std::fu
   t->device = device_or_current(options);
   t->set_geometry(sizes, steps, 0);
   check<ValueError>(data || t->numel == 0, "from_blob", "a null pointer cannot hold {} elements", t->numel);
-  t->storage = make_storage(data, static_cast<size_t>(span_elements(sizes, steps)) * size_of(dtype), t->device, std::move(release));
+  t->storage = make_storage(data, static_cast<size_t>(span_elements(sizes, steps)) * size_of(dtype), t->device,
+                            std::move(release));
   return finish(result, options);
 }
 
@@ -202,7 +230,8 @@ Tensor empty(const Shape& sizes, const Options& options, MemoryFormat format) {
   return finish(make_tensor(sizes, dtype_or_default(options), device_or_current(options)), options);
 }
 Tensor empty_strided(const Shape& sizes, const Shape& strides, const Options& options) {
-  check<ShapeError>(sizes.size() == strides.size(), "empty_strided", "sizes {} and strides {} differ in length", sizes, strides);
+  check<ShapeError>(sizes.size() == strides.size(), "empty_strided", "sizes {} and strides {} differ in length", sizes,
+                    strides);
   return finish(make_tensor(sizes, strides, dtype_or_default(options), device_or_current(options)), options);
 }
 Tensor full(const Shape& sizes, const Tensor& value, const Options& options) {
@@ -218,7 +247,10 @@ Tensor zeros(const Shape& sizes, const Options& options) {
   }
   return finish(fill_now(t, 0), options);
 }
-Tensor ones(const Shape& sizes, const Options& options) { return full(sizes, 1, {.dtype = dtype_or_default(options), .device = options.device, .requires_grad = options.requires_grad}); }
+Tensor ones(const Shape& sizes, const Options& options) {
+  return full(sizes, 1,
+              {.dtype = dtype_or_default(options), .device = options.device, .requires_grad = options.requires_grad});
+}
 Tensor empty_like(const Tensor& x, const Options& o) { return finish(like(x, o), o); }
 Tensor full_like(const Tensor& x, const Tensor& value, const Options& o) {
   Tensor t = like(x, o);
@@ -229,14 +261,17 @@ Tensor ones_like(const Tensor& x, const Options& o) { return full_like(x, 1, o);
 
 Tensor arange(const Tensor& stop, const Options& options) { return arange(0, stop, 1, options); }
 Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step, const Options& options) {
-  bool integers = category(start.dtype()) < Category::floating && category(stop.dtype()) < Category::floating && category(step.dtype()) < Category::floating;
+  bool integers = category(start.dtype()) < Category::floating && category(stop.dtype()) < Category::floating &&
+                  category(step.dtype()) < Category::floating;
   Fill a{};
   a.integers = integers;
   a.dtype = options.dtype.value_or(integers ? DType::i64 : context().default_dtype);
   a.device = device_or_current(options);
   double from = start.item<double>(), to = stop.item<double>(), by = step.item<double>();
-  check<ValueError>(by != 0 && std::isfinite(by) && std::isfinite(to - from), "arange", "cannot go from {} to {} by steps of {}", from, to, by);
-  check<ValueError>((to - from) / by >= 0 || to == from, "arange", "steps of {} never lead from {} to {}", by, from, to);
+  check<ValueError>(by != 0 && std::isfinite(by) && std::isfinite(to - from), "arange",
+                    "cannot go from {} to {} by steps of {}", from, to, by);
+  check<ValueError>((to - from) / by >= 0 || to == from, "arange", "steps of {} never lead from {} to {}", by, from,
+                    to);
   if (integers) {
     a.istart = start.item<int64_t>();
     a.istep = step.item<int64_t>();
@@ -271,7 +306,11 @@ Tensor eye(int64_t rows, std::optional<int64_t> columns, const Options& options)
 
 Tensor tril(const Tensor& x, int64_t diagonal) { return triangle(x, diagonal, true, "tril"); }
 Tensor triu(const Tensor& x, int64_t diagonal) { return triangle(x, diagonal, false, "triu"); }
-Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset) { return triangle_indices(rows, columns, offset, true); }
-Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset) { return triangle_indices(rows, columns, offset, false); }
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset) {
+  return triangle_indices(rows, columns, offset, true);
+}
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset) {
+  return triangle_indices(rows, columns, offset, false);
+}
 
 }  // namespace tutti

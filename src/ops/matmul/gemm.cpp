@@ -19,9 +19,6 @@ namespace tutti::products {
 namespace {
 
 constexpr int64_t kPieceWork = 1 << 20;  // multiplications worth a thread's attention
-constexpr int64_t kMaxPieces = 64;
-constexpr int64_t kFewDots = 8;  // up to so many rows, dot products beat tiles where both operands lie along k
-
 /// How one product is cut. A property of its shape alone, so that results are, too.
 struct Plan {
   int64_t row_step, column_step, depth_step;
@@ -47,16 +44,19 @@ Plan make_plan(const Gemm& g, int64_t batches) {
   double work = static_cast<double>(g.rows) * static_cast<double>(g.columns) * static_cast<double>(g.depth) *
                 (is_complex(g.dtype) ? 4 : 1);
   work = std::max(work, 8.0 * static_cast<double>(g.depth) * static_cast<double>(std::max(g.rows, g.columns)));
-  auto wanted = static_cast<int64_t>(
-      std::min(work / kPieceWork, static_cast<double>(kMaxPieces / std::min(batches, kMaxPieces))));
+  int64_t most = work < 0x1p32 ? 16 : 64;
+  auto wanted = static_cast<int64_t>(std::min(work / kPieceWork, static_cast<double>(most / std::min(batches, most))));
   Plan plan{g.rows, g.columns, g.depth, 1, 1, 1};
   if (wanted <= 1) return plan;
-  // Columns first: b is copied for each piece, and pieces side by side copy different parts of it.
-  auto wide = static_cast<int64_t>(768 / size_of(compute));
+  // Columns first: each piece copies its part of b, and pieces side by side copy different parts. But if a has to be
+  // copied too, narrow pieces would do that too often; and for a single row, they would read too little of b's rows at
+  // once.
+  auto narrow = static_cast<int64_t>(384 / size_of(compute)),
+       wide = g.a.column == 1 && g.rows > 1 ? narrow : 4 * narrow;
   int64_t columns = cuts(g.columns, wide, wanted), rows = cuts(g.rows, 256, wanted / columns);
   if (columns * rows < 8) {
-    columns = cuts(g.columns, wide / 2, wanted / rows);
-    rows = cuts(g.rows, 64, wanted / columns);
+    columns = cuts(g.columns, g.rows > 1 ? narrow : wide, std::min<int64_t>(wanted, 8) / rows);
+    rows = cuts(g.rows, 64, std::min<int64_t>(wanted, 8) / columns);
   }
   // Then the sum, if the result is so small that its copies do not matter.
   bool small = g.rows * g.columns <= 1 << 16;
@@ -90,8 +90,9 @@ struct Scratch {
 // One thread's product, by the kernel that suits its shape.
 void multiply(const Product& p) {
   bool plain = p.dtype == compute_dtype(p.dtype) && !is_complex(p.dtype);
-  if (plain && p.a.column == 1 && p.b.row == 1 && (p.rows <= kFewDots || p.columns <= 2))
-    return multiply_dots_pointer()(p);
+  // Where both operands lie along k, tiles would have to copy b in another order, which few rows do not pay for.
+  bool few = p.rows <= 2 || p.columns <= 2 || (p.rows <= 8 && p.depth >= 192);
+  if (plain && few && p.a.column == 1 && p.b.row == 1) return multiply_dots_pointer()(p);
   if (plain && p.rows == 1 && p.b.column == 1) return multiply_row_pointer()(p);
   bool column_lies = p.c_row == 1 && (p.d_row == 1 || p.beta == 0);
   if (plain && p.columns == 1 && p.a.row == 1 && column_lies) {  // the same, seen from the other side

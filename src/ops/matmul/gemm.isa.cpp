@@ -58,6 +58,9 @@ struct Tile {
   int64_t d_row;
   int64_t columns;  // that may be written: all, or some of the last vector's
   T alpha, beta;
+  // Rows of b that the next block will copy are fetched while this tile is computed: one every so many steps (0: none).
+  const T* ahead;
+  int64_t ahead_row, ahead_every;
 };
 
 template <class T>
@@ -86,7 +89,15 @@ void multiply_tile(const Tile<T>& t) {
     }
   const T *a = t.a, *b = t.b;
   const int64_t a_row = t.a_row, a_column = t.a_column, b_row = t.b_row;
+  const T* ahead = t.ahead;
+  int64_t wait = t.ahead_every;
   for (int64_t k = t.depth; k > 0; --k) {
+    if (--wait == 0) {
+#pragma GCC unroll 3
+      for (int v = 0; v < Vectors; ++v) __builtin_prefetch(ahead + v * lanes, 0, 2);
+      ahead += t.ahead_row;
+      wait = t.ahead_every;
+    }
     V<T> bv[Vectors];
 #pragma GCC unroll 3
     for (int v = 0; v < Vectors; ++v) bv[v] = V<T>::load(b + v * lanes);
@@ -209,27 +220,37 @@ class Multiplication {
     int64_t columns = p_.columns * parts_, depth = p_.depth * parts_;
     // Blocks of k of even size. They are part of the result: see the top of the file.
     int64_t blocks = (depth + kDepth - 1) / kDepth, step = ((depth + blocks - 1) / blocks + 1) / 2 * 2;
-    int64_t widest = kBlockBytes / (step * static_cast<int64_t>(sizeof(T))) / kColumns<T> * kColumns<T>;
+    // Where a is copied too, and again for each block, fewer and wider ones are better.
+    int64_t widest = (a_in_place_ ? kBlockBytes : 2 * kBlockBytes) / (step * static_cast<int64_t>(sizeof(T))) /
+                     kColumns<T> * kColumns<T>;
     bool copies = !(b_by_rows_ && few_rows_ && columns % kLanes<T> == 0);
-    int64_t a_count = a_in_place_ ? 0 : kGroup * kRows * kDepth;
+    a_tile_ = kRows * smaller(step, depth);
+    int64_t a_count = a_in_place_ ? 0 : smaller(kGroup, tiles_) * a_tile_;
     Workspace workspace(a_count + (copies ? smaller(widest, padded(columns)) * smaller(step, depth) : 0));
     a_copy_ = workspace.data;
     packed_ = workspace.data + a_count;
     for (int64_t j = 0; j < columns; j += widest)
-      for (int64_t k = 0; k < depth; k += step) block(j, smaller(widest, columns - j), k, smaller(step, depth - k));
+      for (int64_t k = 0; k < depth; k += step) {
+        bool last_k = k + step >= depth, last = last_k && j + widest >= columns;
+        next_ =
+            b_by_rows_ && !few_rows_ && !last ? at(p_.b, last_k ? 0 : k + step, last_k ? j + widest : j).data : nullptr;
+        block(j, smaller(widest, columns - j), k, smaller(step, depth - k));
+      }
   }
 
  private:
+  // Memory for copies; little of it is part of the object.
   struct Workspace {
+    alignas(64) std::byte local[16 << 10];
     size_t bytes;
     T* data;
-    explicit Workspace(int64_t count)
-        : bytes(static_cast<size_t>(count) * sizeof(T)),
-          data(bytes ? static_cast<T*>(memory::allocate(bytes)) : nullptr) {}
+    explicit Workspace(int64_t count) : bytes(static_cast<size_t>(count) * sizeof(T)) {
+      data = static_cast<T*>(bytes <= sizeof(local) ? local : memory::allocate(bytes));
+    }
     Workspace(const Workspace&) = delete;
     Workspace& operator=(const Workspace&) = delete;
     ~Workspace() {
-      if (bytes) memory::release(data, bytes);
+      if (bytes > sizeof(local)) memory::release(data, bytes);
     }
   };
 
@@ -301,6 +322,8 @@ class Multiplication {
     } else if (parts_ == 2) {
       for (int64_t c = 0; c < depth; ++c)
         for (int64_t r = 0; r < rows; ++r) to[c * kRows + r] = from[2 * (r * a.row + c / 2 * a.column) + c % 2];
+    } else if (a.row == 1 && rows == kRows) {
+      for (int64_t c = 0; c < depth; ++c) std::memcpy(to + c * kRows, from + c * a.column, kRows * sizeof(T));
     } else {
       for (int64_t c = 0; c < depth; ++c)
         for (int64_t r = 0; r < rows; ++r) to[c * kRows + r] = from[r * a.row + c * a.column];
@@ -309,14 +332,15 @@ class Multiplication {
   // Tiles first, first + 1, ... of a: where a is transposed, full tiles together, so that the cache lines and pages
   // that hold a column's numbers are visited once.
   void pack_group(int64_t first, int64_t k, int64_t depth, T* to) const {
-    if (!converts_ && parts_ == 1 && p_.a.row == 1 && first + kGroup <= tiles_ - 2) {
+    int64_t full = p_.rows % kRows == 0 ? tiles_ : tiles_ - 2;  // tiles of kRows rows
+    if (!converts_ && parts_ == 1 && p_.a.row == 1 && first + kGroup <= full) {
       const auto* from = static_cast<const T*>(at(p_.a, kRows * first, k).data);
       for (int64_t c = 0; c < depth; ++c, from += p_.a.column)
         for (int64_t g = 0; g < kGroup; ++g)
-          std::memcpy(to + (g * kDepth + c) * kRows, from + g * kRows, kRows * sizeof(T));
+          std::memcpy(to + g * a_tile_ + c * kRows, from + g * kRows, kRows * sizeof(T));
       return;
     }
-    for (int64_t r = first; r < smaller(first + kGroup, tiles_); ++r, to += kDepth * kRows) {
+    for (int64_t r = first; r < smaller(first + kGroup, tiles_); ++r, to += a_tile_) {
       auto [i, rows] = tile_rows(r);
       pack_a(at(p_.a, i, k / parts_), rows, depth, to);
     }
@@ -333,7 +357,7 @@ class Multiplication {
     for (int64_t r = 0; r < tiles_; ++r) {
       auto [i, rows] = tile_rows(r);
       Tile<T> t{.depth = depth,
-                .a = a_copy_ + r % kGroup * kRows * kDepth,
+                .a = a_copy_ + r % kGroup * a_tile_,
                 .a_row = 1,
                 .a_column = kRows,
                 .b = nullptr,
@@ -344,7 +368,10 @@ class Multiplication {
                 .d_row = 0,
                 .columns = 0,
                 .alpha = factor(p_.alpha),
-                .beta = k == 0 ? factor(p_.beta) : T(1)};
+                .beta = k == 0 ? factor(p_.beta) : T(1),
+                .ahead = static_cast<const T*>(p_.b.data),
+                .ahead_row = 0,
+                .ahead_every = 0};
       t.d = k == 0 ? static_cast<const T*>(p_.d) + i * p_.d_row * parts_ + j : t.c;
       t.d_row = k == 0 ? p_.d_row * parts_ : t.c_row;
       if (a_in_place_) {
@@ -354,13 +381,19 @@ class Multiplication {
       } else if (r % kGroup == 0) {
         pack_group(r, k, depth, a_copy_);
       }
+      if (next_) {  // each row of tiles fetches its share of the next block's rows
+        int64_t share = (depth + tiles_ - 1) / tiles_;
+        t.ahead = static_cast<const T*>(next_) + r * share * p_.b.row;
+        t.ahead_row = p_.b.row;
+        t.ahead_every = r * share < depth ? depth / share : 0;
+      }
       row_of_tiles(t, rows, j, columns, k, few_rows_ ? whole : 0);
     }
   }
 
   // Columns below `in_place` are read where b has them, the others from the copies.
   void row_of_tiles(Tile<T>& t, int64_t rows, int64_t j, int64_t columns, int64_t k, int64_t in_place) const {
-    for (int64_t s = 0; s < columns; s += t.columns, t.c += t.columns, t.d += t.columns) {
+    for (int64_t s = 0; s < columns; s += t.columns, t.c += t.columns, t.d += t.columns, t.ahead += t.columns) {
       t.columns = sliver(s, columns);
       int64_t vectors = (t.columns + kLanes<T> - 1) / kLanes<T>;
       bool direct = s + t.columns <= in_place;
@@ -384,8 +417,10 @@ class Multiplication {
   const bool converts_, few_rows_, a_in_place_;
   const bool b_by_rows_;  // b's rows can be read as vectors
   Convert convert_ = nullptr;
+  int64_t a_tile_ = 0;  // numbers in a copied tile of a
   T* a_copy_ = nullptr;
-  T* packed_ = nullptr;  // b
+  T* packed_ = nullptr;         // b
+  const void* next_ = nullptr;  // what of b the next block copies
 };
 
 }  // namespace

@@ -114,28 +114,28 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor*
   if (out.numel() == 0) return;
   int64_t columns = b.size(-1);
   products::Gemm g{.dtype = out.dtype(),
-                 .rows = a.size(-2),
-                 .columns = columns,
-                 .depth = a.size(-1),
-                 .a = {},
-                 .b = {},
-                 .c = out.raw_data(),
-                 .c_row = columns,
-                 .alpha = s.alpha,
-                 .beta = s.beta};
-  // A sum of nothing is a sum of one zero.
-  alignas(16) static const std::byte zero[16]{};
-  if (g.depth == 0) {
-    g.depth = 1;
-    g.a = g.b = {zero, 0, 0};
-  } else {
+                   .rows = a.size(-2),
+                   .columns = columns,
+                   .depth = a.size(-1),
+                   .a = {},
+                   .b = {},
+                   .c = out.raw_data(),
+                   .c_row = columns,
+                   .alpha = s.alpha,
+                   .beta = s.beta};
+  if (out.dim() > 2) {
+    g.batch = batch_sizes(out);
+    g.a_batch = batch_strides(a, g.batch.size());
+    g.b_batch = batch_strides(b, g.batch.size());
+  }
+  if (g.depth > 0) {
     g.a = {a.raw_data(), a.stride(-2), g.depth == 1 ? 1 : a.stride(-1)};
     g.b = {b.raw_data(), b.stride(-2), columns == 1 ? 1 : b.stride(-1)};
-    if (out.dim() > 2) {
-      g.batch = batch_sizes(out);
-      g.a_batch = batch_strides(a, g.batch.size());
-      g.b_batch = batch_strides(b, g.batch.size());
-    }
+  } else {  // a sum of nothing is a sum of one zero
+    alignas(16) static const std::byte zero[16]{};
+    g.depth = 1;
+    g.a = g.b = {zero, 0, 0};
+    g.a_batch = g.b_batch = Shape(g.batch.size(), 0);
   }
   if (s.beta != 0) set_added(g, *added, out);
   products::gemm(g);

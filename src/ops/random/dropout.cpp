@@ -136,8 +136,7 @@ const Operator dropout_op{
 Tensor dropout(const Tensor& x, double p, bool training) {
   check<ValueError>(p >= 0 && p <= 1, "dropout", "the probability must lie in [0, 1], not {}", p);
   if (!training || p == 0) return x;
-  check<DTypeError>(is_differentiable(x.dtype()), "dropout", "needs floating-point or complex numbers, not {}",
-                    describe(x));
+  check<DTypeError>(is_differentiable(x.dtype()), "dropout", "needs floating-point or complex numbers, not {}", x);
   Reserve r{x.numel(), x.device()};
   Tensor state = call(random_state_op, {}, attributes(r));
   Drop a{p};

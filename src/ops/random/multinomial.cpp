@@ -106,11 +106,11 @@ const Operator multinomial_op{
 
 Tensor multinomial(const Tensor& weights, int64_t count, bool replacement) {
   check<ShapeError>(weights.dim() == 1 || weights.dim() == 2, "multinomial", "needs weights of 1 or 2 dims, not {}",
-                    describe(weights));
-  check<DTypeError>(weights.is_floating(), "multinomial", "needs floating-point weights, not {}", describe(weights));
+                    weights);
+  check<DTypeError>(weights.is_floating(), "multinomial", "needs floating-point weights, not {}", weights);
   check<ValueError>(count >= 0, "multinomial", "cannot draw {} indices", count);
   int64_t n = weights.size(-1);
-  check<ValueError>(n > 0 || count == 0, "multinomial", "{} has no weights to draw by", describe(weights));
+  check<ValueError>(n > 0 || count == 0, "multinomial", "{} has no weights to draw by", weights);
   check<ValueError>(replacement || count <= n, "multinomial",
                     "cannot draw {} different indices from {} weights; draw with replacement", count, n);
   Draws a{count, replacement};

@@ -176,8 +176,7 @@ const Operator bernoulli_op{
           const double* chance = count ? p.data<double>() : nullptr;
           for (int64_t i = 0; i < count; ++i)
             check<ValueError>(chance[i] >= 0 && chance[i] <= 1, "bernoulli",
-                              "probabilities must lie in [0, 1]; element {} of {} is {}", i, describe(c.input(0)),
-                              chance[i]);
+                              "probabilities must lie in [0, 1]; element {} of {} is {}", i, c.input(0), chance[i]);
           fill_pieces<double>(c.output(), c.output().dtype(), count, reserve_words(count, 2),
                               [&](const RandomRange& r, double* to) {
                                 random_uniform_f64_pointer()(r, 0, 1, 1, to);
@@ -290,7 +289,7 @@ Tensor& Tensor::bernoulli_(double p) {
 }
 
 Tensor bernoulli(const Tensor& p) {
-  check<DTypeError>(p.is_floating(), "bernoulli", "needs floating-point probabilities, not {}", describe(p));
+  check<DTypeError>(p.is_floating(), "bernoulli", "needs floating-point probabilities, not {}", p);
   return call(bernoulli_op, {&p});
 }
 

@@ -36,15 +36,17 @@ void for_each_group(const Shape& sizes, int64_t dim, bool reverse, Body&& body) 
   if (outer * length * inner == 0) return;
   // Side by side in memory where there are inner dims; otherwise a few at a time, so that their sums overlap.
   bool rows = inner == 1;
-  int64_t across = rows ? outer : inner, width = rows ? kRowSequences : kMaxSequences, groups = (across + width - 1) / width;
+  int64_t across = rows ? outer : inner, width = rows ? kRowSequences : kMaxSequences,
+          groups = (across + width - 1) / width;
   int64_t units = rows ? groups : outer * groups;
-  parallel_for(units, std::max<int64_t>(1, 32768 / (length * std::min(width, across))), [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      int64_t first = unit % groups * width, count = std::min(width, across - first);
-      Sequences s{length, inner, count, rows ? length : 1, reverse};
-      body(rows ? first * length : unit / groups * length * inner + first, s);
-    }
-  });
+  parallel_for(units, std::max<int64_t>(1, 32768 / (length * std::min(width, across))),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t unit = begin; unit < end; ++unit) {
+                   int64_t first = unit % groups * width, count = std::min(width, across - first);
+                   Sequences s{length, inner, count, rows ? length : 1, reverse};
+                   body(rows ? first * length : unit / groups * length * inner + first, s);
+                 }
+               });
 }
 
 std::byte* bytes_at(const Tensor& x, int64_t offset) {
@@ -67,7 +69,9 @@ void with_output(const Tensor& out, DType computing, Body&& body) {
 
 void infer_cumulative(const Call& c, std::span<TensorSpec> out) {
   const Tensor& x = c.input(0);
-  out[0] = {.sizes = x.sizes(), .dtype = category(x.dtype()) < Category::floating ? DType::i64 : x.dtype(), .device = x.device()};
+  out[0] = {.sizes = x.sizes(),
+            .dtype = category(x.dtype()) < Category::floating ? DType::i64 : x.dtype(),
+            .device = x.device()};
 }
 
 template <Running running>
@@ -106,8 +110,9 @@ const Operator cumsum_op{
     .autocast = AutocastPolicy::full_precision,
 };
 
-// y[k] = b[k] + a·y[the one before]. With λ the same recurrence of the gradient in the other direction, λ is b's gradient,
-// and a's is λ times the y that a multiplied: so derivatives of any order stay among recurrences, and nothing is divided.
+// y[k] = b[k] + a·y[the one before]. With λ the same recurrence of the gradient in the other direction, λ is b's
+// gradient, and a's is λ times the y that a multiplied: so derivatives of any order stay among recurrences, and nothing
+// is divided.
 const Operator recurrence_op{
     .name = "linear_recurrence",
     .infer =

@@ -2,6 +2,8 @@
 
 #include <complex>
 
+#include "ops/reduce/lanes.h"
+
 namespace tutti::reduction {
 namespace {
 
@@ -21,9 +23,7 @@ struct WideOf<std::complex<T>> {
 
 inline double multiply(double a, double b) { return a * b; }
 inline int64_t multiply(int64_t a, int64_t b) { return a * b; }
-inline std::complex<double> multiply(std::complex<double> a, std::complex<double> b) {
-  return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
-}
+inline std::complex<double> multiply(std::complex<double> a, std::complex<double> b) { return complex_product(a, b); }
 
 // Calls step(offset, sequence) for every element: all the sequences' first elements, then their second ones, ...
 template <class Step>
@@ -83,20 +83,25 @@ void recurrence(const T* a, const T* b, T* y, const Sequences& s, bool source) {
 template <class F>
 void with_wide_type(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f64: return f.template operator()<double>();
-    case DType::i64: return f.template operator()<int64_t>();
-    case DType::c64: return f.template operator()<std::complex<float>>();
-    case DType::c128: return f.template operator()<std::complex<double>>();
-    default: return;
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::i64:
+      return f.template operator()<int64_t>();
+    case DType::c64:
+      return f.template operator()<std::complex<float>>();
+    case DType::c128:
+      return f.template operator()<std::complex<double>>();
+    default:
+      return;
   }
 }
 
 }  // namespace
 
 TUTTI_ISA_DEFINE(run_cumulative, void, (Running running, DType dtype, const void* x, void* y, const Sequences& s)) {
-  with_wide_type(dtype,
-                 [&]<class T>() { cumulative<T>(running, static_cast<const T*>(x), static_cast<T*>(y), s); });
+  with_wide_type(dtype, [&]<class T>() { cumulative<T>(running, static_cast<const T*>(x), static_cast<T*>(y), s); });
 }
 
 TUTTI_ISA_DEFINE(run_recurrence, void,

@@ -20,7 +20,7 @@ using namespace reduction;
 void check_ordered(const Tensor& x, const char* name) {
   check_strided(x, name);
   if (x.is_complex())
-    fail<DTypeError>(name, "complex numbers have no order ({}); take abs(), real() or imag() first", describe(x));
+    fail<DTypeError>(name, "complex numbers have no order ({}); take abs(), real() or imag() first", x);
 }
 
 // ---- Over several dims
@@ -101,20 +101,22 @@ class Search {
 
   void run_units(std::byte* values, int64_t* indices) const {
     int64_t elements = std::min(space_.rows, item_rows_) * chunk_;
-    parallel_for(space_.outer * chunks_ * items_, std::max<int64_t>(1, 65536 / elements), [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) {
-        int64_t item = unit % items_, part = unit / items_ % chunks_, outer = unit / items_ / chunks_;
-        int64_t to = (outer * items_ + item) * space_.columns.size + part * chunk_;
-        run_unit(outer, part * chunk_, item, values + to * element_bytes(), indices + to);
-      }
-    });
+    parallel_for(space_.outer * chunks_ * items_, std::max<int64_t>(1, 65536 / elements),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t unit = begin; unit < end; ++unit) {
+                     int64_t item = unit % items_, part = unit / items_ % chunks_, outer = unit / items_ / chunks_;
+                     int64_t to = (outer * items_ + item) * space_.columns.size + part * chunk_;
+                     run_unit(outer, part * chunk_, item, values + to * element_bytes(), indices + to);
+                   }
+                 });
   }
 
   void run_unit(int64_t outer, int64_t first, int64_t item, std::byte* values, int64_t* indices) const {
     int64_t columns = std::min(chunk_, space_.columns.size - first), stride = space_.reduced[0].stride;
     int64_t begin = item * item_rows_, end = std::min(space_.rows, begin + item_rows_);
     auto bytes = static_cast<int64_t>(size_of(space_.dtype));
-    const std::byte* base = space_.data + (offset_outermost_first(space_.kept, outer) + first * space_.columns.stride) * bytes;
+    const std::byte* base =
+        space_.data + (offset_outermost_first(space_.kept, outer) + first * space_.columns.stride) * bytes;
     bool rows = columns == 1 && space_.columns.size == 1;
     bool native = space_.dtype == element_ && (rows ? stride == 1 : space_.columns.stride == 1);
     alignas(64) std::byte tile[kTile * 8];
@@ -129,8 +131,8 @@ class Search {
   }
 
   // Rows [first, first + count) of a unit; what comes later only wins if it is more extreme.
-  void search(const void* x, int64_t stride, int64_t count, int64_t columns, bool rows, int64_t first, std::byte* values,
-              int64_t* indices) const {
+  void search(const void* x, int64_t stride, int64_t count, int64_t columns, bool rows, int64_t first,
+              std::byte* values, int64_t* indices) const {
     if (!rows) return kernels_.of_columns(x, stride, count, columns, first, values, indices);
     alignas(8) std::byte value[8];
     int64_t index;
@@ -169,7 +171,8 @@ void search_tensor(const Tensor& x, const Shape& marks, bool largest, const Tens
   TUTTI_ASSERT(space.reduced.size() == 1);
   bool in_order = space.result_strides == contiguous_strides(space.result_sizes);
   DType element = computing_dtype(x.dtype());
-  Tensor v = in_order && values && values->dtype() == element ? *values : make_tensor(space.result_sizes, element, Device());
+  Tensor v =
+      in_order && values && values->dtype() == element ? *values : make_tensor(space.result_sizes, element, Device());
   Tensor i = in_order ? indices : make_tensor(space.result_sizes, DType::i64, Device());
   Search(space, largest).run(impl(v)->data(), reinterpret_cast<int64_t*>(impl(i)->data()));
   auto deliver = [&](const Tensor& to, const Tensor& from) {

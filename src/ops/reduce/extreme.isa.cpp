@@ -106,7 +106,8 @@ TUTTI_HD void scan_rows(const T* x, int64_t stride, int rows, int64_t c, int64_t
 }
 
 template <bool largest, class T>
-void of_columns(const void* data, int64_t stride, int64_t rows, int64_t columns, int64_t first, void* best, int64_t* indices) {
+void of_columns(const void* data, int64_t stride, int64_t rows, int64_t columns, int64_t first, void* best,
+                int64_t* indices) {
   constexpr int N = lanes_of<T>;
   using I = pointwise::IntOf<T>;
   const T* x = static_cast<const T*>(data);
@@ -118,7 +119,8 @@ void of_columns(const void* data, int64_t stride, int64_t rows, int64_t columns,
   for (int64_t r = 0; r < rows; r += 8) {
     int count = rows - r < 8 ? static_cast<int>(rows - r) : 8;
     scan_rows<largest, T, N>(x + r * stride, stride, count, 0, columns, static_cast<I>(r + 1), values, at);
-    scan_rows<largest, T, 1>(x + r * stride, stride, count, columns / N * N, columns, static_cast<I>(r + 1), values, at);
+    scan_rows<largest, T, 1>(x + r * stride, stride, count, columns / N * N, columns, static_cast<I>(r + 1), values,
+                             at);
   }
   for (int64_t c = 0; c < columns; ++c)
     if (at[c]) indices[c] = first + at[c] - 1;
@@ -143,9 +145,12 @@ constexpr Extremes extremes_of{&of_row<largest, T>, &of_columns<largest, T>, &me
 template <bool largest>
 const Extremes* of_dtype(DType element) {
   switch (element) {
-    case DType::f32: return &extremes_of<largest, float>;
-    case DType::f64: return &extremes_of<largest, double>;
-    default: return &extremes_of<largest, int64_t>;
+    case DType::f32:
+      return &extremes_of<largest, float>;
+    case DType::f64:
+      return &extremes_of<largest, double>;
+    default:
+      return &extremes_of<largest, int64_t>;
   }
 }
 

@@ -72,16 +72,21 @@ struct Stage {
   double power;
   std::byte* results;
 
-  int64_t group = 1;   // rows of the space side by side in the accumulators
-  int64_t chunk = 1;   // columns of a unit
+  int64_t group = 1;  // rows of the space side by side in the accumulators
+  int64_t chunk = 1;  // columns of a unit
   int64_t chunks = 1;
   int64_t item_rows = 1;  // rows of the space in a unit
   int64_t items = 1;
-  bool direct = false;    // elements can be used where they lie
+  bool direct = false;  // elements can be used where they lie
   int64_t element_bytes, accumulator_bytes;
 
   Stage(const Fold& f, const Space& s, double p)
-      : fold(f), space(s), power(p), results(nullptr), element_bytes(bytes_of(s.dtype)), accumulator_bytes(bytes_of(f.accumulator)) {
+      : fold(f),
+        space(s),
+        power(p),
+        results(nullptr),
+        element_bytes(bytes_of(s.dtype)),
+        accumulator_bytes(bytes_of(f.accumulator)) {
     int64_t columns = space.columns.size;
     Axis inner = space.reduced[0];
     if (columns < kWidth && columns * space.rows >= 4 * kWidth) {
@@ -102,7 +107,8 @@ struct Stage {
   void run() const {
     if (space.columns.size == 1 && items == 1) {
       // Rows short enough for one unit each are folded many at a time.
-      parallel_for(space.outer, std::max<int64_t>(1, kPiece / space.rows), [&](int64_t b, int64_t e) { fold_outputs(b, e); });
+      parallel_for(space.outer, std::max<int64_t>(1, kPiece / space.rows),
+                   [&](int64_t b, int64_t e) { fold_outputs(b, e); });
     } else {
       int64_t elements = std::min(space.rows, item_rows) * chunk;
       parallel_for(space.outer * chunks * items, std::max<int64_t>(1, kPiece / elements), [&](int64_t b, int64_t e) {
@@ -136,7 +142,8 @@ struct Stage {
   }
 
   // `count` rows that are `stride` apart.
-  void accumulate(const void* data, int64_t stride, int64_t count, int64_t columns, const double* shift, void* accumulators) const {
+  void accumulate(const void* data, int64_t stride, int64_t count, int64_t columns, const double* shift,
+                  void* accumulators) const {
     Block block{.data = data, .stride = stride, .rows = count, .width = columns, .shift = shift, .power = power};
     if (group > 1) {
       block.stride = block.width = columns * group;
@@ -146,7 +153,8 @@ struct Stage {
     fold.accumulate(block, accumulators);
   }
 
-  void accumulate_gathered(const std::byte* base, int64_t begin, int64_t end, int64_t columns, const double* shift, void* accumulators) const {
+  void accumulate_gathered(const std::byte* base, int64_t begin, int64_t end, int64_t columns, const double* shift,
+                           void* accumulators) const {
     alignas(64) std::byte tile[kTile * 16];
     int64_t step = kTile / columns;
     for (; begin < end; begin += step) {
@@ -156,7 +164,8 @@ struct Stage {
     }
   }
 
-  // Moments are taken about each column's first element: it is near the others, or an outlier that dominates them anyway.
+  // Moments are taken about each column's first element: it is near the others, or an outlier that dominates them
+  // anyway.
   void fill_shift(const std::byte* base, int64_t columns, double* shift) const {
     converter(DType::f64, space.dtype)(shift, 1, base, space.columns.stride, columns);
     for (int64_t g = 1; g < group; ++g) std::copy_n(shift, columns, shift + g * columns);
@@ -226,7 +235,8 @@ void fold_space(const Fold& fold, const Space& space, double power, std::byte* r
 void fold_in_two_steps(const Fold& fold, const Space& space, double power, std::byte* results) {
   TaggedAxes axes;
   for (size_t i = 0; i < space.kept.size(); ++i) axes.push_back({space.kept[i].size, space.kept[i].stride, false, 0});
-  for (size_t i = space.reduced.size(); i-- > 1;) axes.push_back({space.reduced[i].size, space.reduced[i].stride, true, 0});
+  for (size_t i = space.reduced.size(); i-- > 1;)
+    axes.push_back({space.reduced[i].size, space.reduced[i].stride, true, 0});
   sort_axes(axes);
   Space first;
   first.data = space.data;
@@ -286,14 +296,18 @@ void take_root(double* x, int64_t count, double order) {
 // `count` is of plain numbers: twice as many where results are complex.
 void finish_in_place(const Request& r, DType type, void* x, int64_t count) {
   switch (r.finish) {
-    case Finish::divide: return divide(x, type, count, r.number);
-    case Finish::root: return take_root(static_cast<double*>(x), count, r.number);
+    case Finish::divide:
+      return divide(x, type, count, r.number);
+    case Finish::root:
+      return take_root(static_cast<double*>(x), count, r.number);
     case Finish::all: {
       auto wanted = static_cast<int64_t>(r.number);
       return transform(static_cast<int64_t*>(x), count, [wanted](int64_t v) -> int64_t { return v == wanted; });
     }
-    case Finish::any: return transform(static_cast<int64_t*>(x), count, [](int64_t v) -> int64_t { return v != 0; });
-    default: return;
+    case Finish::any:
+      return transform(static_cast<int64_t*>(x), count, [](int64_t v) -> int64_t { return v != 0; });
+    default:
+      return;
   }
 }
 
@@ -329,7 +343,8 @@ void fold_results(const Fold& fold, const Space& space, bool empty, const Reques
     fold.start(pairs, count);
   else
     fold_space(fold, space, request.power, impl(sums)->data());
-  finish_moments(request, pairs, space.outer, space.columns.size, empty ? 0 : space.rows, reinterpret_cast<double*>(data));
+  finish_moments(request, pairs, space.outer, space.columns.size, empty ? 0 : space.rows,
+                 reinterpret_cast<double*>(data));
 }
 
 }  // namespace
@@ -358,7 +373,8 @@ Space make_space(const Tensor& x, const Shape& reduced, bool complex_as_real) {
   return s;
 }
 
-void gather_rows(const Space& space, const std::byte* base, int64_t columns, int64_t begin, int64_t end, DType element, std::byte* tile) {
+void gather_rows(const Space& space, const std::byte* base, int64_t columns, int64_t begin, int64_t end, DType element,
+                 std::byte* tile) {
   Convert convert = converter(element, space.dtype);
   int64_t from = bytes_of(space.dtype), to = bytes_of(element), across = space.columns.stride;
   int64_t down = space.reduced[0].stride;
@@ -384,7 +400,8 @@ void fold_tensor(const Tensor& out, const Tensor& x, const Shape& reduced, const
   bool ready = t->contiguous && t->dtype == fold->element && out.dtype() == fold->accumulator && fold->planes == 1;
   if (ready && t->numel > 0 && t->numel <= kTile && out.numel() == 1) {
     // A short row needs no plan.
-    fold->fold_rows({.data = t->data(), .stride = t->numel, .rows = 1, .width = t->numel, .power = request.power}, impl(out)->data());
+    fold->fold_rows({.data = t->data(), .stride = t->numel, .rows = 1, .width = t->numel, .power = request.power},
+                    impl(out)->data());
     return finish_in_place(request, fold->accumulator, impl(out)->data(), 1);
   }
   bool complex_as_real = is_complex(t->dtype) && is_floating(fold->element);

@@ -3,12 +3,12 @@
 // Note [How a reduction is cut]
 // Dims are sorted by stride and merged, so that what is innermost in memory is either reduced ("rows") or kept
 // ("columns"). Both become the same loop: a block of memory seen as rows of `width` elements, added up row by row into
-// `width` accumulators. Where few columns are kept (one, of a plain row), several rows of memory lie side by side in the
-// accumulators, which are folded together at the end in a tree.
-// A unit of work is at most kRows such rows; longer reductions leave one partial result a unit, and the partial results
-// are reduced in the same way. Units depend on the geometry alone, never on the number of threads or the instruction
-// set, and neither does the order inside of a unit: so the bits of the result do not either. Rounding errors grow with
-// the logarithm of the number of elements, as those of pairwise summation do.
+// `width` accumulators. Where few columns are kept (one, of a plain row), several rows of memory lie side by side in
+// the accumulators, which are folded together at the end in a tree. A unit of work is at most kRows such rows; longer
+// reductions leave one partial result a unit, and the partial results are reduced in the same way. Units depend on the
+// geometry alone, never on the number of threads or the instruction set, and neither does the order inside of a unit:
+// so the bits of the result do not either. Rounding errors grow with the logarithm of the number of elements, as those
+// of pairwise summation do.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +24,18 @@ enum class Operation : uint8_t {
   prod,
   max,
   min,
-  count,        // of bytes that are not zero
+  count,  // of bytes that are not zero
   sum_abs,
   sum_squares,  // in f64
   max_abs,
   min_abs,
-  sum_powers,   // of |x|, in f64
-  moments,      // sums of x - shift and of its squares, in f64, for a shift near x
+  sum_powers,  // of |x|, in f64
+  moments,     // sums of x - shift and of its squares, in f64, for a shift near x
 };
 
-inline constexpr int64_t kWidth = 64;      // accumulators at least, if there is enough to fill them
-inline constexpr int64_t kMaxWidth = 1024; // and at most
-inline constexpr int64_t kRows = 128;      // rows of the accumulators' width in a unit
+inline constexpr int64_t kWidth = 64;       // accumulators at least, if there is enough to fill them
+inline constexpr int64_t kMaxWidth = 1024;  // and at most
+inline constexpr int64_t kRows = 128;       // rows of the accumulators' width in a unit
 
 /// rows × width elements, then the first `tail` elements of another row.
 struct Block {
@@ -83,8 +83,8 @@ struct Space {
   Axis columns{1, 1};        // the innermost dim, if it is kept
   Axes reduced;              // innermost first; never empty
   int64_t outer = 1, rows = 1;
-  Shape result_sizes;        // of the kept dims as the tensor has them, and
-  Shape result_strides;      // where they are in results that are dense in the order of the space
+  Shape result_sizes;    // of the kept dims as the tensor has them, and
+  Shape result_strides;  // where they are in results that are dense in the order of the space
 };
 
 /// `reduced` has an entry for each dim of x.

@@ -181,7 +181,7 @@ struct ComplexProd {
   }
   template <int N>
   static TUTTI_HD Accumulator combine(Accumulator a, Accumulator b) {
-    return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+    return complex_product(a, b);
   }
 };
 
@@ -198,11 +198,13 @@ template <class Op, int N>
 TUTTI_HD void add_row(const Block& b, const typename Op::Element* x, int64_t begin, int64_t end,
                       typename Op::Accumulator* a) {
   for (int64_t c = begin; c + N <= end; c += N)
-    Op::template store<N>(a + c, b.width,
-                          Op::template combine<N>(Op::template load<N>(a + c, b.width), Op::template read<N>(x + c, b, c)));
+    Op::template store<N>(
+        a + c, b.width,
+        Op::template combine<N>(Op::template load<N>(a + c, b.width), Op::template read<N>(x + c, b, c)));
 }
 template <class Op>
-[[gnu::noinline]] void add_row(const Block& b, const typename Op::Element* x, int64_t end, typename Op::Accumulator* a) {
+[[gnu::noinline]] void add_row(const Block& b, const typename Op::Element* x, int64_t end,
+                               typename Op::Accumulator* a) {
   constexpr int N = Op::lanes;
   add_row<Op, N>(b, x, 0, end, a);
   if constexpr (N > 1) add_row<Op, 1>(b, x, end / N * N, end, a);
@@ -226,8 +228,8 @@ TUTTI_HD void add_eight(const Block& b, const typename Op::Element* x, int64_t b
   }
 }
 
-// Rows that lie side by side in memory are read in the order in which they lie there, whatever their width: nothing else
-// comes near the speed of memory. Every few rows go into accumulators of their own first.
+// Rows that lie side by side in memory are read in the order in which they lie there, whatever their width: nothing
+// else comes near the speed of memory. Every few rows go into accumulators of their own first.
 constexpr int64_t kFewRows = 16;
 
 // Whole rows of exactly kWidth elements: their accumulators stay in registers.
@@ -243,11 +245,13 @@ TUTTI_HD void add_few_short(const Block& b, const typename Op::Element* x, int64
       sum[k] = Op::template combine<N>(sum[k], Op::template read<N>(x + r * kWidth + k * N, b, k * N));
 #pragma GCC unroll 8
   for (int k = 0; k < count; ++k)
-    Op::template store<N>(a + k * N, b.width, Op::template combine<N>(Op::template load<N>(a + k * N, b.width), sum[k]));
+    Op::template store<N>(a + k * N, b.width,
+                          Op::template combine<N>(Op::template load<N>(a + k * N, b.width), sum[k]));
 }
 
 template <class Op>
-void combine_accumulators(const typename Op::Accumulator* from, int64_t count, int64_t width, typename Op::Accumulator* a);
+void combine_accumulators(const typename Op::Accumulator* from, int64_t count, int64_t width,
+                          typename Op::Accumulator* a);
 
 template <class Op>
 TUTTI_HD void add_few(const Block& b, const typename Op::Element* x, int64_t rows, typename Op::Accumulator* a) {
@@ -266,10 +270,13 @@ template <class Op>
   if (b.stride == b.width) {
     for (; r < b.rows; r += kFewRows) {
       int64_t rows = b.rows - r < kFewRows ? b.rows - r : kFewRows;
-      if (N > 1 && !Op::costly && b.width == kWidth)
-        add_few_short<Op>(b, x + r * b.width, rows, a);
-      else
-        add_few<Op>(b, x + r * b.width, rows, a);
+      if constexpr (N > 1 && !Op::costly) {
+        if (b.width == kWidth) {
+          add_few_short<Op>(b, x + r * b.width, rows, a);
+          continue;
+        }
+      }
+      add_few<Op>(b, x + r * b.width, rows, a);
     }
     add_row<Op>(b, x + b.rows * b.width, b.tail, a);
     return;
@@ -290,10 +297,12 @@ template <class Op>
   int64_t c = 0;
   for (; c + N <= count; c += N)
     Op::template store<N>(
-        a + c, width, Op::template combine<N>(Op::template load<N>(a + c, width), Op::template load<N>(from + c, width)));
+        a + c, width,
+        Op::template combine<N>(Op::template load<N>(a + c, width), Op::template load<N>(from + c, width)));
   for (; c < count; ++c)
     Op::template store<1>(
-        a + c, width, Op::template combine<1>(Op::template load<1>(a + c, width), Op::template load<1>(from + c, width)));
+        a + c, width,
+        Op::template combine<1>(Op::template load<1>(a + c, width), Op::template load<1>(from + c, width)));
 }
 
 template <class Op>
@@ -306,8 +315,8 @@ void narrow(void* accumulators, int64_t width, int64_t columns) {
   }
 }
 
-// Rows up to the first limit are added up one element after the other (the processor works on several of them at a time),
-// up to the second in registers.
+// Rows up to the first limit are added up one element after the other (the processor works on several of them at a
+// time), up to the second in registers.
 constexpr int64_t kShortRow = 24, kMediumRow = 1024;
 
 template <class Op>
@@ -334,11 +343,14 @@ TUTTI_HD auto fold_medium_row(const Block& b, const typename Op::Element* x) {
     for (int half = N / 2; half > 0; half /= 2)
       for (int k = 0; k < half; ++k)
         Op::template store<1>(
-            lane + k, N, Op::template combine<1>(Op::template load<1>(lane + k, N), Op::template load<1>(lane + k + half, N)));
+            lane + k, N,
+            Op::template combine<1>(Op::template load<1>(lane + k, N), Op::template load<1>(lane + k + half, N)));
     sum = Op::template load<1>(lane, N);
   }
   for (; i < b.width; ++i) sum = Op::template combine<1>(sum, Op::template read<1>(x + i, b, 0));
-  return sum;
+  // As all the others do: a sum of negative zeros is positive.
+  for (int p = 0; p < Op::planes; ++p) lane[p] = Op::identity;
+  return Op::template combine<1>(Op::template load<1>(lane, 1), sum);
 }
 
 template <class Op>
@@ -409,20 +421,30 @@ using MinMagnitude = OfMagnitudes<T, Min<T>>;
 
 TUTTI_ISA_DEFINE(find_fold, const Fold*, (Operation operation, DType element)) {
   switch (operation) {
-    case Operation::sum: return of_real_or_int<Sum>(element);
+    case Operation::sum:
+      return of_real_or_int<Sum>(element);
     case Operation::prod:
       if (element == DType::c64) return &fold_of<ComplexProd<float>>;
       if (element == DType::c128) return &fold_of<ComplexProd<double>>;
       return of_real_or_int<Prod>(element);
-    case Operation::max: return of_real_or_int<Max>(element);
-    case Operation::min: return of_real_or_int<Min>(element);
-    case Operation::count: return element == DType::boolean ? &fold_of<Count> : nullptr;
-    case Operation::sum_abs: return of_real<SumMagnitudes>(element);
-    case Operation::sum_squares: return of_real<SumSquares>(element);
-    case Operation::max_abs: return of_real<MaxMagnitude>(element);
-    case Operation::min_abs: return of_real<MinMagnitude>(element);
-    case Operation::sum_powers: return element == DType::f64 ? &fold_of<SumPowers> : nullptr;
-    case Operation::moments: return of_real<Moments>(element);
+    case Operation::max:
+      return of_real_or_int<Max>(element);
+    case Operation::min:
+      return of_real_or_int<Min>(element);
+    case Operation::count:
+      return element == DType::boolean ? &fold_of<Count> : nullptr;
+    case Operation::sum_abs:
+      return of_real<SumMagnitudes>(element);
+    case Operation::sum_squares:
+      return of_real<SumSquares>(element);
+    case Operation::max_abs:
+      return of_real<MaxMagnitude>(element);
+    case Operation::min_abs:
+      return of_real<MinMagnitude>(element);
+    case Operation::sum_powers:
+      return element == DType::f64 ? &fold_of<SumPowers> : nullptr;
+    case Operation::moments:
+      return of_real<Moments>(element);
   }
   return nullptr;
 }

@@ -25,6 +25,22 @@ TUTTI_HD pointwise::Vec<T, N / 2> upper(pointwise::Vec<T, N> x) {
     return pointwise::Vec<T, N / 2>::from_register(pointwise::detail::upper_half<T, N>(x.v));
 }
 
+/// a·b as a number of its own. GCC 12 makes vfmaddsub of the products and sums of complex arithmetic even under
+/// -ffp-contract=off, which would give other bits where there is such an instruction.
+template <class T>
+TUTTI_HD T rounded_product(T a, T b) {
+#if defined(__GNUC__) && !defined(__clang__)
+  return __builtin_assoc_barrier(a * b);
+#else
+  return a * b;
+#endif
+}
+template <class C>
+TUTTI_HD C complex_product(C a, C b) {
+  return {rounded_product(a.real(), b.real()) - rounded_product(a.imag(), b.imag()),
+          rounded_product(a.real(), b.imag()) + rounded_product(a.imag(), b.real())};
+}
+
 /// The lanes of x combined in a tree: lane i with lane i + N/2, and so on with the halves.
 template <class T, int N, class Combine>
 TUTTI_HD T fold_lanes(pointwise::Vec<T, N> x, Combine&& combine) {

@@ -43,8 +43,8 @@ Request norm_request(double p, DType dtype) {
   return {.operation = Operation::sum_powers, .element = DType::f64, .finish = Finish::root, .number = p, .power = p};
 }
 
-// Where x (or the norm) is 0, derivatives are 0; a 1 in its place keeps infinities out of the other branch, and so out of
-// second derivatives too.
+// Where x (or the norm) is 0, derivatives are 0; a 1 in its place keeps infinities out of the other branch, and so out
+// of second derivatives too.
 Tensor nonzero_or_one(const Tensor& x) { return where(x == 0, 1, x); }
 
 void norm_gradient(GradientCall& c) {
@@ -94,7 +94,10 @@ template <Finish finish>
 void run_variance(const Call& c) {
   const auto& a = c.as<Variance>();
   const Tensor& x = c.input(0);
-  Request request{.operation = Operation::moments, .element = computing_dtype(x.dtype()), .finish = finish, .number = divisor(x.sizes(), a)};
+  Request request{.operation = Operation::moments,
+                  .element = computing_dtype(x.dtype()),
+                  .finish = finish,
+                  .number = divisor(x.sizes(), a)};
   fold_tensor(c.output(), x, mark_dims(x.sizes().size(), a.dims), request);
 }
 
@@ -110,7 +113,9 @@ const Operator var_op{
     .infer = infer_reduced<Variance>,
     .cpu = run_variance<Finish::variance>,
     .gradient =
-        [](GradientCall& c) { set_variance_gradient(c, restore_dims(c.grad(), c.input_sizes(0), c.as<Variance>().dims)); },
+        [](GradientCall& c) {
+          set_variance_gradient(c, restore_dims(c.grad(), c.input_sizes(0), c.as<Variance>().dims));
+        },
     .saves_inputs = 1,
     .reduction = true,
 };
@@ -133,7 +138,7 @@ const Operator std_op{
 void check_floating(const Tensor& x, const char* name) {
   check_strided(x, name);
   if (!is_differentiable(x.dtype()))
-    fail<DTypeError>(name, "needs floating-point or complex elements, not {}; cast it first", describe(x));
+    fail<DTypeError>(name, "needs floating-point or complex elements, not {}; cast it first", x);
 }
 
 Tensor variance(const Operator& op, const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {

@@ -9,7 +9,7 @@ namespace tutti::reduction {
 
 void check_strided(const Tensor& x, const char* name) {
   check<ValueError>(x.defined(), name, "the input is undefined: it was never given a value");
-  if (x.is_sparse()) fail<ValueError>(name, "{} is sparse; use its values(), or to_dense() it", describe(x));
+  if (x.is_sparse()) fail<ValueError>(name, "{} is sparse; use its values(), or to_dense() it", x);
 }
 
 Shape normalize_dims(const Tensor& x, const Shape& dims, const char* name) {
@@ -20,7 +20,7 @@ Shape normalize_dims(const Tensor& x, const Shape& dims, const char* name) {
   for (int64_t d : dims) {
     int64_t w = wrap_dim(d, x.dim(), name);
     bool twice = count == 0 ? std::exchange(on_scalar, true) : marks[static_cast<size_t>(w)]++ != 0;
-    if (twice) fail<ShapeError>(name, "dim {} of {} is given twice in {}; name each dim once", d, describe(x), dims);
+    if (twice) fail<ShapeError>(name, "dim {} of {} is given twice in {}; name each dim once", d, x, dims);
   }
   for (size_t d = 0; d < count; ++d)
     if (marks[d]) result.push_back(static_cast<int64_t>(d));
@@ -56,7 +56,8 @@ Tensor restore_dims(const Tensor& y, const Shape& sizes, const Shape& dims) {
 
 void check_not_empty(const Tensor& x, const Shape& dims, const char* name) {
   if (reduced_count(x.sizes(), dims) > 0 || reduced_sizes(x.sizes(), dims, false).product() == 0) return;
-  fail<ShapeError>(name, "{} has no elements along dims {}, and nothing has no {}; give at least one element", describe(x), dims, name);
+  fail<ShapeError>(name, "{} has no elements along dims {}, and nothing has no {}; give at least one element", x, dims,
+                   name);
 }
 
 DType computing_dtype(DType t) { return pointwise::dtype_of_kind(pointwise::kind_of(t)); }

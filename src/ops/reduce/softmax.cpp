@@ -50,12 +50,15 @@ void for_each_part(const Layout& l, int64_t count, DType computing, Body&& body)
     auto buffer = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(count * width) * size_of(computing));
     for (int64_t unit = begin; unit < end; ++unit) {
       int64_t outer = unit / parts, first = unit % parts * width;
-      body(Part{outer * l.length * l.inner + first, outer * l.inner + first, std::min(width, l.inner - first)}, buffer.get());
+      body(Part{outer * l.length * l.inner + first, outer * l.inner + first, std::min(width, l.inner - first)},
+           buffer.get());
     }
   });
 }
 
-std::byte* element(const Tensor& x, int64_t index) { return impl(x)->data() + index * static_cast<int64_t>(x.element_size()); }
+std::byte* element(const Tensor& x, int64_t index) {
+  return impl(x)->data() + index * static_cast<int64_t>(x.element_size());
+}
 
 // Between a part of x and a buffer [length, columns].
 void load(const Layout& l, const Part& p, const Tensor& x, DType computing, std::byte* buffer) {
@@ -125,8 +128,8 @@ void run_gradient(const Call& c) {
   Layout l = layout_of(out, c.as<Along>().dim);
   for_each_part(l, 2 * l.length, computing, [&](const Part& p, std::byte* buffer) {
     if (in_place(l, p, out, computing) && g.dtype() == computing)
-      return run_softmax_gradient_pointer()(what, computing, element(g, p.at), element(y, p.at), element(out, p.at), l.length, p.columns,
-                                            l.inner);
+      return run_softmax_gradient_pointer()(what, computing, element(g, p.at), element(y, p.at), element(out, p.at),
+                                            l.length, p.columns, l.inner);
     std::byte* second = buffer + l.length * p.columns * static_cast<int64_t>(size_of(computing));
     load(l, p, g, computing, buffer);
     load(l, p, y, computing, second);
@@ -191,7 +194,7 @@ const Operator log_softmax_op{
 
 void check_floating(const Tensor& x, const char* name) {
   check_strided(x, name);
-  if (!x.is_floating()) fail<DTypeError>(name, "needs floating-point elements, not {}; cast it first", describe(x));
+  if (!x.is_floating()) fail<DTypeError>(name, "needs floating-point elements, not {}; cast it first", x);
 }
 
 Tensor normalize(const Operator& op, const Tensor& x, int64_t dim) {
@@ -232,8 +235,8 @@ void run_logsumexp(const Call& c) {
     std::byte* result = buffer + l.length * p.columns * static_cast<int64_t>(size_of(computing));
     bool direct = in_place(l, p, x, computing);
     if (!direct) load(l, p, x, computing, buffer);
-    run_softmax_pointer()(Exponential::logsumexp, computing, direct ? element(x, p.at) : buffer, result, l.length, p.columns,
-                          direct ? l.inner : p.columns);
+    run_softmax_pointer()(Exponential::logsumexp, computing, direct ? element(x, p.at) : buffer, result, l.length,
+                          p.columns, direct ? l.inner : p.columns);
     converter(y.dtype(), computing)(element(y, p.column), 1, result, 1, p.columns);
   });
 }
@@ -250,7 +253,8 @@ const Operator logsumexp_op{
     .gradient =
         [](GradientCall& c) {
           const Shape& dims = c.as<Dims>().dims;
-          Tensor x = c.input(0), y = restore_dims(c.output(), x.sizes(), dims), g = restore_dims(c.grad(), x.sizes(), dims);
+          Tensor x = c.input(0), y = restore_dims(c.output(), x.sizes(), dims),
+                 g = restore_dims(c.grad(), x.sizes(), dims);
           // -∞ - -∞ would be NaN where the gradient is 0.
           c.set(0, g * exp(x - where(isinf(y), 0, y)));
         },

@@ -66,8 +66,10 @@ TUTTI_HD T row_sum(int64_t count, Value&& value) {
   for (int64_t start = 0; start < count; start += kBlock) {
     V sum[4] = {V(0), V(0), V(0), V(0)};
     for_each_vector<V::lanes>(count - start < kBlock ? count - start : kBlock,
-                              [&](int64_t i, int n, int k) __attribute__((always_inline)) { sum[k] = sum[k] + value(start + i, n); });
-    total += static_cast<double>(fold_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]), [](auto p, auto q) { return p + q; }));
+                              [&](int64_t i, int n, int k)
+                                  __attribute__((always_inline)) { sum[k] = sum[k] + value(start + i, n); });
+    total +=
+        static_cast<double>(fold_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]), [](auto p, auto q) { return p + q; }));
   }
   return static_cast<T>(total);
 }
@@ -91,7 +93,9 @@ void softmax_row(Exponential what, const T* x, T* y, int64_t count) {
       return e;
     });
     V scale(1 / sum);
-    for_each_vector<N>(count, [&](int64_t i, int n, int) __attribute__((always_inline)) { store_first(y + i, n, load_filled<V>(y + i, n, 0) * scale); });
+    for_each_vector<N>(count, [&](int64_t i, int n, int) __attribute__((always_inline)) {
+      store_first(y + i, n, load_filled<V>(y + i, n, 0) * scale);
+    });
     return;
   }
   T sum = row_sum<T>(count, [&](int64_t i, int n) __attribute__((always_inline)) {
@@ -112,12 +116,15 @@ void gradient_row(Exponential what, const T* g, const T* y, T* out, int64_t coun
   using V = Vec<T, lanes_of<T>>;
   constexpr int N = V::lanes;
   if (what == Exponential::softmax) {
-    V dot(row_sum<T>(count, [&](int64_t i, int n) __attribute__((always_inline)) { return load_filled<V>(g + i, n, 0) * load_filled<V>(y + i, n, 0); }));
+    V dot(row_sum<T>(count, [&](int64_t i, int n) __attribute__((always_inline)) {
+      return load_filled<V>(g + i, n, 0) * load_filled<V>(y + i, n, 0);
+    }));
     for_each_vector<N>(count, [&](int64_t i, int n, int) __attribute__((always_inline)) {
       store_first(out + i, n, (load_filled<V>(g + i, n, 0) - dot) * load_filled<V>(y + i, n, 0));
     });
   } else {
-    V sum(row_sum<T>(count, [&](int64_t i, int n) __attribute__((always_inline)) { return load_filled<V>(g + i, n, 0); }));
+    V sum(row_sum<T>(count,
+                     [&](int64_t i, int n) __attribute__((always_inline)) { return load_filled<V>(g + i, n, 0); }));
     for_each_vector<N>(count, [&](int64_t i, int n, int) __attribute__((always_inline)) {
       store_first(out + i, n, load_filled<V>(g + i, n, 0) - exp_of(load_filled<V>(y + i, n, 0)) * sum);
     });
@@ -196,7 +203,8 @@ void softmax_columns(Exponential what, const T* x, T* y, int64_t length, int64_t
 }
 
 template <class T>
-void gradient_columns(Exponential what, const T* g, const T* y, T* out, int64_t length, int64_t columns, int64_t stride) {
+void gradient_columns(Exponential what, const T* g, const T* y, T* out, int64_t length, int64_t columns,
+                      int64_t stride) {
   Columns<T> s;
   bool plain = what == Exponential::softmax;
   s.add_up(length, columns, [&]<class V>(V, int64_t r, int64_t c) __attribute__((always_inline)) {
@@ -224,7 +232,8 @@ void gradient_of(Exponential what, const T* g, const T* y, T* out, int64_t lengt
 }  // namespace
 
 TUTTI_ISA_DEFINE(run_softmax, void,
-                 (Exponential what, DType dtype, const void* x, void* y, int64_t length, int64_t columns, int64_t stride)) {
+                 (Exponential what, DType dtype, const void* x, void* y, int64_t length, int64_t columns,
+                  int64_t stride)) {
   if (dtype == DType::f32)
     softmax_of(what, static_cast<const float*>(x), static_cast<float*>(y), length, columns, stride);
   else
@@ -232,12 +241,14 @@ TUTTI_ISA_DEFINE(run_softmax, void,
 }
 
 TUTTI_ISA_DEFINE(run_softmax_gradient, void,
-                 (Exponential what, DType dtype, const void* g, const void* y, void* out, int64_t length, int64_t columns,
-                  int64_t stride)) {
+                 (Exponential what, DType dtype, const void* g, const void* y, void* out, int64_t length,
+                  int64_t columns, int64_t stride)) {
   if (dtype == DType::f32)
-    gradient_of(what, static_cast<const float*>(g), static_cast<const float*>(y), static_cast<float*>(out), length, columns, stride);
+    gradient_of(what, static_cast<const float*>(g), static_cast<const float*>(y), static_cast<float*>(out), length,
+                columns, stride);
   else
-    gradient_of(what, static_cast<const double*>(g), static_cast<const double*>(y), static_cast<double*>(out), length, columns, stride);
+    gradient_of(what, static_cast<const double*>(g), static_cast<const double*>(y), static_cast<double*>(out), length,
+                columns, stride);
 }
 
 }  // namespace tutti::reduction

@@ -23,7 +23,9 @@ DType sum_dtype(DType input, const std::optional<DType>& asked) {
 void infer_sum(const Call& c, std::span<TensorSpec> out) {
   const auto& a = c.as<Dims>();
   const Tensor& x = c.input(0);
-  out[0] = {.sizes = reduced_sizes(x.sizes(), a.dims, a.keepdim), .dtype = sum_dtype(x.dtype(), a.dtype), .device = x.device()};
+  out[0] = {.sizes = reduced_sizes(x.sizes(), a.dims, a.keepdim),
+            .dtype = sum_dtype(x.dtype(), a.dtype),
+            .device = x.device()};
 }
 
 template <DType result>
@@ -37,7 +39,8 @@ Request sum_request(const Call& c, Finish finish = Finish::none) {
   const Tensor& x = c.input(0);
   DType computing = computing_dtype(c.output().dtype());
   auto number = static_cast<double>(reduced_count(x.sizes(), c.as<Dims>().dims));
-  if (x.dtype() == DType::boolean && computing == DType::i64) return {.operation = Operation::count, .element = DType::boolean};
+  if (x.dtype() == DType::boolean && computing == DType::i64)
+    return {.operation = Operation::count, .element = DType::boolean};
   return {.operation = Operation::sum, .element = to_real(computing), .finish = finish, .number = number};
 }
 
@@ -106,16 +109,19 @@ void run_count(const Call& c) {
   run(c, {.operation = Operation::count, .element = DType::boolean, .finish = finish, .number = number});
 }
 
-const Operator all_op{.name = "all", .infer = infer_as<DType::boolean>, .cpu = run_count<Finish::all>, .reduction = true};
-const Operator any_op{.name = "any", .infer = infer_as<DType::boolean>, .cpu = run_count<Finish::any>, .reduction = true};
+const Operator all_op{
+    .name = "all", .infer = infer_as<DType::boolean>, .cpu = run_count<Finish::all>, .reduction = true};
+const Operator any_op{
+    .name = "any", .infer = infer_as<DType::boolean>, .cpu = run_count<Finish::any>, .reduction = true};
 const Operator count_nonzero_op{
     .name = "count_nonzero", .infer = infer_as<DType::i64>, .cpu = run_count<Finish::none>, .reduction = true};
 
 Tensor reduce(const Operator& op, const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype = {}) {
   Dims a{normalize_dims(x, dims, op.name), keepdim, dtype};
   if (dtype && x.is_complex() && !is_complex(*dtype))
-    fail<DTypeError>(op.name, "{} cannot be computed in {}, which has no imaginary part; take real() or abs() of it first",
-                     describe(x), *dtype);
+    fail<DTypeError>(op.name,
+                     "{} cannot be computed in {}, which has no imaginary part; take real() or abs() of it first", x,
+                     *dtype);
   return call(op, {&x}, attributes(a));
 }
 
@@ -129,8 +135,10 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DTyp
   check_strided(x, "mean");
   DType computing = dtype.value_or(x.dtype());
   if (!is_differentiable(computing))
-    fail<DTypeError>("mean", "the mean of {} need not be a whole number, but {} was asked for; cast to a floating-point dtype or pass one", describe(x),
-                     computing);
+    fail<DTypeError>(
+        "mean",
+        "the mean of {} need not be a whole number, but {} was asked for; cast to a floating-point dtype or pass one",
+        x, computing);
   return reduce(mean_op, x, dims, keepdim, dtype);
 }
 
@@ -140,6 +148,8 @@ Tensor prod(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DTyp
 
 Tensor all(const Tensor& x, const Shape& dims, bool keepdim) { return reduce(all_op, x, dims, keepdim); }
 Tensor any(const Tensor& x, const Shape& dims, bool keepdim) { return reduce(any_op, x, dims, keepdim); }
-Tensor count_nonzero(const Tensor& x, const Shape& dims, bool keepdim) { return reduce(count_nonzero_op, x, dims, keepdim); }
+Tensor count_nonzero(const Tensor& x, const Shape& dims, bool keepdim) {
+  return reduce(count_nonzero_op, x, dims, keepdim);
+}
 
 }  // namespace tutti

@@ -90,7 +90,7 @@ const Operator sparse_add_dense_op{
 
 void check_alike(const char* name, const Tensor& a, const Tensor& b) {
   check<DeviceError>(a.device() == b.device() || a.is_number() || b.is_number(), name,
-                     "inputs are on different devices: {}, {}", describe(a), describe(b));
+                     "inputs are on different devices: {}, {}", a, b);
 }
 
 bool fits_into(const Shape& small, const Shape& large) {
@@ -112,8 +112,8 @@ Tensor add_sparse(const char* name, const Tensor& a, const Tensor& b) {
   check_alike(name, a, b);
   if (a.is_sparse() && b.is_sparse()) {
     check<ShapeError>(a.sizes() == b.sizes() && a.sparse_dim() == b.sparse_dim(), name,
-                      "sparse tensors must have the same shape and sparse dims: {} ({} sparse), {} ({} sparse)",
-                      describe(a), a.sparse_dim(), describe(b), b.sparse_dim());
+                      "sparse tensors must have the same shape and sparse dims: {} ({} sparse), {} ({} sparse)", a,
+                      a.sparse_dim(), b, b.sparse_dim());
     return call(sparse_add_op, {&a, &b});
   }
   const Tensor &sparse = a.is_sparse() ? a : b, &dense = a.is_sparse() ? b : a;
@@ -134,7 +134,7 @@ Tensor multiply_sparse(const Tensor& x, const Tensor& y) {
   if (is_scalar(y)) return sparse_with_values(a, mul(sparse_values(a), y));
   check_alike("mul", x, y);
   check<ShapeError>(y.is_sparse() ? x.sizes() == y.sizes() : fits_into(y.sizes(), x.sizes()), "mul",
-                    "{} cannot be multiplied by {}: sparse tensors are not broadcast", describe(x), describe(y));
+                    "{} cannot be multiplied by {}: sparse tensors are not broadcast", x, y);
   Tensor b = y.is_sparse() ? y : expand(y, x.sizes());
   return sparse_with_values(a, mul(sparse_values(a), sparse_gather(b, sparse_parts(a).indices)));
 }
@@ -143,16 +143,15 @@ Tensor divide_sparse(const Tensor& x, const Tensor& y) {
   check<ValueError>(
       x.is_sparse() && is_scalar(y), "div",
       "{} / {}: sparse tensors are divided by numbers only (elsewhere the result would not be sparse); use to_dense()",
-      describe(x), describe(y));
+      x, y);
   Tensor a = canonical(x, y);
   return sparse_with_values(a, div(sparse_values(a), y));
 }
 
 void replace_parts(Tensor& a, const Tensor& result, const char* name) {
-  check<ShapeError>(result.is_sparse(), name, "{} cannot become the dense result; use the out-of-place form",
-                    describe(a));
+  check<ShapeError>(result.is_sparse(), name, "{} cannot become the dense result; use the out-of-place form", a);
   check<DTypeError>(category(a.dtype()) >= category(result.dtype()), name,
-                    "the result is {} and cannot be written into {}", result.dtype(), describe(a));
+                    "the result is {} and cannot be written into {}", result.dtype(), a);
   Tensor fresh = cast(result, a.dtype());
   // The new values carry the count of writes on, so that whoever saved `a` for backward notices.
   fresh.set_version(a.version());
@@ -185,8 +184,7 @@ bool sparse_binary_(const char* name, Tensor& a, const Tensor& b) {
   if (!a.is_sparse()) {
     if (op != "add" && op != "sub") return false;
     check_alike(name, a, b);
-    check<ShapeError>(fits_into(b.sizes(), a.sizes()), name, "{} cannot be added to {} in place", describe(b),
-                      describe(a));
+    check<ShapeError>(fits_into(b.sizes(), a.sizes()), name, "{} cannot be added to {} in place", b, a);
     Tensor term = op == "sub" ? negated(b) : b;
     if (b.sizes() == a.sizes())
       call_out(sparse_add_dense_op, {&a, &term}, a);
@@ -196,8 +194,7 @@ bool sparse_binary_(const char* name, Tensor& a, const Tensor& b) {
   }
   check<GradError>(
       !grad_enabled() || !(a.requires_grad() || b.requires_grad()), name,
-      "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad",
-      describe(a));
+      "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad", a);
   NoGrad guard;
   Tensor result;
   if (!sparse_binary(name, a, b, result)) return false;

@@ -147,7 +147,7 @@ const Operator sparse_transpose_op{
 
 void check_matrix(const Tensor& x) {
   check<ShapeError>(x.dim() == 2 && (!x.is_sparse() || x.sparse_dim() == 2), "mm",
-                    "needs matrices (sparse ones with both dims sparse), not {}", describe(x));
+                    "needs matrices (sparse ones with both dims sparse), not {}", x);
 }
 
 }  // namespace
@@ -172,11 +172,9 @@ Tensor sparse_transpose(const Tensor& x) {
 Tensor sparse_mm(const Tensor& a, const Tensor& b) {
   check_matrix(a);
   check_matrix(b);
-  check<ShapeError>(a.size(1) == b.size(0), "mm", "inner sizes {} and {} differ: {}, {}", a.size(1), b.size(0),
-                    describe(a), describe(b));
-  check<DeviceError>(a.device() == b.device(), "mm", "inputs are on different devices: {}, {}", describe(a),
-                     describe(b));
-  check<ValueError>(a.is_sparse() || b.is_sparse(), "mm", "neither {} nor {} is sparse", describe(a), describe(b));
+  check<ShapeError>(a.size(1) == b.size(0), "mm", "inner sizes {} and {} differ: {}, {}", a.size(1), b.size(0), a, b);
+  check<DeviceError>(a.device() == b.device(), "mm", "inputs are on different devices: {}, {}", a, b);
+  check<ValueError>(a.is_sparse() || b.is_sparse(), "mm", "neither {} nor {} is sparse", a, b);
   if (!a.is_sparse()) return transpose(sparse_mm(sparse_transpose(b), transpose(a, 0, 1)), 0, 1);
   Tensor dense = to_dense(b);
   return call(sparse_mm_op, {&a, &dense});

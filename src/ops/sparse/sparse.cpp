@@ -81,7 +81,7 @@ const Operator sparse_values_op{
           check<GradError>(!has_duplicates(x), "sparse_values",
                            "{} has several entries at one position, which have no gradients of their own; coalesce() "
                            "it before taking values()",
-                           describe(x));
+                           x);
           c.set(0, sparse_with_values(x, c.grad()));
         },
     .saves_inputs = 1,
@@ -266,9 +266,7 @@ const Operator sparse_gather_op{
     .sparse = true,
 };
 
-void check_sparse(const Tensor& x, const char* name) {
-  check<ValueError>(x.is_sparse(), name, "{} is not sparse", describe(x));
-}
+void check_sparse(const Tensor& x, const char* name) { check<ValueError>(x.is_sparse(), name, "{} is not sparse", x); }
 
 void check_positions(const Shape& sizes) {
   unsigned __int128 product = 1;
@@ -301,20 +299,19 @@ Tensor sparse_copy(const Tensor& x, DType dtype, Device device) {
 Tensor sparse_coo(const Tensor& indices, const Tensor& values, const Shape& sizes) {
   constexpr auto name = "sparse_coo";
   check<ShapeError>(indices.dim() == 2 && indices.dtype() == DType::i64, name,
-                    "needs i64 indices of shape [sparse dims, entries], not {}", describe(indices));
+                    "needs i64 indices of shape [sparse dims, entries], not {}", indices);
   check<ShapeError>(!values.is_sparse() && values.dim() >= 1 && values.size(0) == indices.size(1), name,
                     "needs one value (or row of values) for each of the {} columns of indices {}, not {}",
-                    indices.size(1), describe(indices), describe(values));
+                    indices.size(1), indices, values);
   auto dims = static_cast<size_t>(indices.size(0)), dense = values.sizes().size() - 1;
   bool fits = sizes.size() == dims + dense;
   for (size_t d = 0; d < dense && fits; ++d) fits = sizes[dims + d] == values.sizes()[d + 1];
   check<ShapeError>(fits, name,
                     "sizes {} do not fit indices {} and values {}: they must be the sparse dims' sizes, then {}", sizes,
-                    describe(indices), describe(values), Shape(std::span(values.sizes().data() + 1, dense)));
+                    indices, values, Shape(std::span(values.sizes().data() + 1, dense)));
   check<DeviceError>(indices.device() == values.device(), name, "indices {} and values {} are on different devices",
-                     describe(indices), describe(values));
-  check<DeviceError>(!values.device().is_meta(), name, "{} has no values; meta tensors cannot be sparse",
-                     describe(values));
+                     indices, values);
+  check<DeviceError>(!values.device().is_meta(), name, "{} has no values; meta tensors cannot be sparse", values);
   check_positions(sizes);
   Form a{sizes, false, false};
   return call(sparse_coo_op, {&indices, &values}, attributes(a));
@@ -324,8 +321,8 @@ Tensor to_dense(const Tensor& x) { return x.is_sparse() ? call(to_dense_op, {&x}
 
 Tensor to_sparse(const Tensor& x, std::optional<int64_t> sparse_dims) {
   SparseDims a{sparse_dims.value_or(x.is_sparse() ? sparse_parts(x).indices.size(0) : x.dim())};
-  check<ValueError>(a.count >= 0 && a.count <= x.dim(), "to_sparse", "{} has {} dims; {} of them cannot be sparse",
-                    describe(x), x.dim(), a.count);
+  check<ValueError>(a.count >= 0 && a.count <= x.dim(), "to_sparse", "{} has {} dims; {} of them cannot be sparse", x,
+                    x.dim(), a.count);
   if (x.is_sparse() && sparse_parts(x).indices.size(0) == a.count) return x;
   Tensor dense = to_dense(x);
   return call(to_sparse_op, {&dense}, attributes(a));

@@ -42,7 +42,12 @@ struct Diagonal {
 // A spec that starts as the input itself.
 TensorSpec like(const Tensor& x) {
   const TensorImpl* t = impl(x);
-  return {.sizes = t->sizes, .strides = t->strides, .offset = t->offset, .dtype = t->dtype, .device = t->device, .strided = true};
+  return {.sizes = t->sizes,
+          .strides = t->strides,
+          .offset = t->offset,
+          .dtype = t->dtype,
+          .device = t->device,
+          .strided = true};
 }
 
 size_t position(int64_t dim) { return static_cast<size_t>(dim); }
@@ -63,8 +68,7 @@ std::optional<Shape> view_strides(const TensorImpl* x, const Shape& sizes) {
       open = true;
     }
     chunk *= x->sizes[position(old)];
-    bool ends = old == 0 || (x->sizes[position(old - 1)] != 1 &&
-                             x->strides[position(old - 1)] != chunk * base);
+    bool ends = old == 0 || (x->sizes[position(old - 1)] != 1 && x->strides[position(old - 1)] != chunk * base);
     if (!ends) continue;
     int64_t filled = 1;
     while (d >= 0 && (filled < chunk || sizes[position(d)] == 1)) {
@@ -96,11 +100,12 @@ Shape complete_sizes(const Tensor& x, Shape sizes, const char* name) {
     }
   }
   if (unknown >= 0) {
-    check<ShapeError>(known > 0 && x.numel() % known == 0, name, "{} cannot be seen as {}: {} elements do not divide by {}", x,
-                      sizes, x.numel(), known);
+    check<ShapeError>(known > 0 && x.numel() % known == 0, name,
+                      "{} cannot be seen as {}: {} elements do not divide by {}", x, sizes, x.numel(), known);
     sizes[position(unknown)] = x.numel() / known;
   }
-  check<ShapeError>(sizes.product() == x.numel(), name, "{} has {} elements; {} would have {}", x, x.numel(), sizes, sizes.product());
+  check<ShapeError>(sizes.product() == x.numel(), name, "{} has {} elements; {} would have {}", x, x.numel(), sizes,
+                    sizes.product());
   return sizes;
 }
 
@@ -111,8 +116,9 @@ const Operator view_op{
           const auto& sizes = c.as<Sizes>().sizes;
           out[0] = like(c.input(0));
           auto strides = view_strides(impl(c.input(0)), sizes);
-          check<ShapeError>(strides.has_value(), "view", "{} with strides {} cannot be seen as {} without a copy; use reshape",
-                            c.input(0), c.input(0).strides(), sizes);
+          check<ShapeError>(strides.has_value(), "view",
+                            "{} with strides {} cannot be seen as {} without a copy; use reshape", c.input(0),
+                            c.input(0).strides(), sizes);
           out[0].sizes = sizes;
           out[0].strides = *strides;
         },
@@ -154,8 +160,8 @@ const Operator expand_op{
           size_t missing = sizes.size() - x.sizes().size();
           for (size_t d = missing; d < sizes.size(); ++d) {
             int64_t size = x.sizes()[d - missing];
-            check<ShapeError>(size == sizes[d] || size == 1, "expand", "{} cannot be expanded to {}: dim {} has size {}, not 1", x,
-                              sizes, d, size);
+            check<ShapeError>(size == sizes[d] || size == 1, "expand",
+                              "{} cannot be expanded to {}: dim {} has size {}, not 1", x, sizes, d, size);
             if (size == sizes[d]) out[0].strides[d] = x.strides()[d - missing];
           }
         },
@@ -213,7 +219,8 @@ const Operator diagonal_op{
           const Tensor& x = c.input(0);
           out[0] = like(x);
           int64_t rows = x.size(a.dim1), columns = x.size(a.dim2), s1 = x.stride(a.dim1), s2 = x.stride(a.dim2);
-          int64_t length = std::max<int64_t>(0, a.offset >= 0 ? std::min(rows, columns - a.offset) : std::min(rows + a.offset, columns));
+          int64_t length = std::max<int64_t>(
+              0, a.offset >= 0 ? std::min(rows, columns - a.offset) : std::min(rows + a.offset, columns));
           if (length > 0) out[0].offset += a.offset >= 0 ? a.offset * s2 : -a.offset * s1;
           for (int64_t d : {std::max(a.dim1, a.dim2), std::min(a.dim1, a.dim2)}) {
             out[0].sizes.erase(position(d));
@@ -242,7 +249,8 @@ struct StridedGradient {
   TUTTI_FIELDS(input_sizes, input_strides, input_offset, sizes, strides, offset)
 };
 
-void for_each_offset(const Shape& sizes, const Shape& strides, int64_t offset, const std::function<void(int64_t)>& visit) {
+void for_each_offset(const Shape& sizes, const Shape& strides, int64_t offset,
+                     const std::function<void(int64_t)>& visit) {
   int64_t n = sizes.product();
   Shape at(sizes.size(), 0);
   for (int64_t i = 0; i < n; ++i) {
@@ -260,7 +268,8 @@ const Operator as_strided_gradient_op{
     .name = "as_strided_gradient",
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
-          out[0] = {.sizes = c.as<StridedGradient>().input_sizes, .dtype = c.input(0).dtype(), .device = c.input(0).device()};
+          out[0] = {
+              .sizes = c.as<StridedGradient>().input_sizes, .dtype = c.input(0).dtype(), .device = c.input(0).device()};
         },
     .cpu =
         [](const Call& c) {
@@ -270,7 +279,8 @@ const Operator as_strided_gradient_op{
             using Sum = std::conditional_t<sizeof(T) == 2, float, T>;
             // In a picture of the storage, so that the two geometries meet.
             int64_t low = std::min(a.input_offset, a.offset);
-            int64_t high = std::max(a.input_offset + span_elements(a.input_sizes, a.input_strides), a.offset + span_elements(a.sizes, a.strides));
+            int64_t high = std::max(a.input_offset + span_elements(a.input_sizes, a.input_strides),
+                                    a.offset + span_elements(a.sizes, a.strides));
             std::vector<Sum> storage(static_cast<size_t>(std::max<int64_t>(high - low, 0)));
             const T* from = g.data<T>();
             for_each_offset(a.sizes, a.strides, a.offset - low, [&](int64_t o) {
@@ -278,13 +288,15 @@ const Operator as_strided_gradient_op{
               storage[static_cast<size_t>(o)] = static_cast<Sum>(slot + *from++);
             });
             T* to = c.output().data<T>();
-            for_each_offset(a.input_sizes, a.input_strides, a.input_offset - low, [&](int64_t o) { *to++ = static_cast<T>(storage[static_cast<size_t>(o)]); });
+            for_each_offset(a.input_sizes, a.input_strides, a.input_offset - low,
+                            [&](int64_t o) { *to++ = static_cast<T>(storage[static_cast<size_t>(o)]); });
           });
         },
     .gradient =
         [](GradientCall& c) {
           const auto& a = c.as<StridedGradient>();
-          Tensor g = empty_strided(a.input_sizes, a.input_strides, {.dtype = c.grad().dtype(), .device = c.grad().device()});
+          Tensor g =
+              empty_strided(a.input_sizes, a.input_strides, {.dtype = c.grad().dtype(), .device = c.grad().device()});
           g = g.copy_(c.grad());
           c.set(0, as_strided(g, a.sizes, a.strides, a.offset - a.input_offset));
         },
@@ -303,10 +315,11 @@ const Operator as_strided_op{
     .gradient =
         [](GradientCall& c) {
           const auto& a = c.as<StridedGradient>();
-          check<GradError>(!overlaps_itself(a.input_sizes, a.input_strides), "as_strided",
-                           "the gradient of a tensor of sizes {} and strides {}, whose elements share memory, is not defined; use "
-                           "contiguous() first",
-                           a.input_sizes, a.input_strides);
+          check<GradError>(
+              !overlaps_itself(a.input_sizes, a.input_strides), "as_strided",
+              "the gradient of a tensor of sizes {} and strides {}, whose elements share memory, is not defined; use "
+              "contiguous() first",
+              a.input_sizes, a.input_strides);
           Tensor g = c.grad();
           c.set(0, call(as_strided_gradient_op, {&g}, c.attributes()));
         },
@@ -356,7 +369,8 @@ Tensor reshape(const Tensor& x, const Shape& sizes) {
 }
 
 Tensor permute(const Tensor& x, const Shape& dims) {
-  check<ShapeError>(dims.size() == x.sizes().size(), "permute", "{} has {} dims, but {} were given: {}", x, x.dim(), dims.size(), dims);
+  check<ShapeError>(dims.size() == x.sizes().size(), "permute", "{} has {} dims, but {} were given: {}", x, x.dim(),
+                    dims.size(), dims);
   Dims a;
   Shape seen(dims.size(), 0);
   for (int64_t d : dims) {
@@ -426,8 +440,8 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   check<ShapeError>(x.dim() > 0, "narrow", "a zero-dimensional tensor has nothing to narrow");
   dim = wrap_dim(dim, x.dim(), "narrow");
   int64_t size = x.size(dim), from = start < 0 ? start + size : start;
-  check<IndexError>(from >= 0 && length >= 0 && from + length <= size, "narrow", "[{}, {}+{}) is outside of dim {} of {}", start, start, length,
-                    dim, x);
+  check<IndexError>(from >= 0 && length >= 0 && from + length <= size, "narrow",
+                    "[{}, {}+{}) is outside of dim {} of {}", start, start, length, dim, x);
   Range a{dim, from, length, 1};
   return call(slice_op, {&x}, attributes(a));
 }
@@ -436,7 +450,8 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   check<ShapeError>(x.dim() > 0, "select", "a zero-dimensional tensor cannot be indexed; use item()");
   dim = wrap_dim(dim, x.dim(), "select");
   int64_t size = x.size(dim);
-  check<IndexError>(index >= -size && index < size, "select", "index {} is out of range for dim {} of {}", index, dim, x);
+  check<IndexError>(index >= -size && index < size, "select", "index {} is out of range for dim {} of {}", index, dim,
+                    x);
   Pick a{dim, index < 0 ? index + size : index};
   return call(select_op, {&x}, attributes(a));
 }
@@ -449,36 +464,42 @@ Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
   Shape sizes;
   int64_t merged = 1;
   for (int64_t d = 0; d < x.dim(); ++d) {
-    if (d < start || d > end) sizes.push_back(x.size(d));
-    else merged *= x.size(d);
+    if (d < start || d > end)
+      sizes.push_back(x.size(d));
+    else
+      merged *= x.size(d);
     if (d == end) sizes.push_back(merged);
   }
   return reshape(x, sizes);
 }
 
 Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, std::optional<int64_t> offset) {
-  check<ShapeError>(sizes.size() == strides.size(), "as_strided", "sizes {} and strides {} differ in length", sizes, strides);
+  check<ShapeError>(sizes.size() == strides.size(), "as_strided", "sizes {} and strides {} differ in length", sizes,
+                    strides);
   for (int64_t s : strides) check<ValueError>(s >= 0, "as_strided", "strides must not be negative: {}", strides);
   StridedGradient a{x.sizes(), x.strides(), x.storage_offset(), sizes, strides, offset.value_or(x.storage_offset())};
   check<IndexError>(a.offset >= 0, "as_strided", "offset {} is negative", a.offset);
-  size_t needed = static_cast<size_t>(sizes.product() == 0 ? 0 : a.offset + span_elements(sizes, strides)) * x.element_size();
-  check<IndexError>(needed <= x.storage_bytes(), "as_strided", "sizes {}, strides {} and offset {} need {} bytes, but the storage has {}", sizes,
-                    strides, a.offset, needed, x.storage_bytes());
+  size_t needed =
+      static_cast<size_t>(sizes.product() == 0 ? 0 : a.offset + span_elements(sizes, strides)) * x.element_size();
+  check<IndexError>(needed <= x.storage_bytes(), "as_strided",
+                    "sizes {}, strides {} and offset {} need {} bytes, but the storage has {}", sizes, strides,
+                    a.offset, needed, x.storage_bytes());
   return call(as_strided_op, {&x}, attributes(a));
 }
 
 Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
   dim1 = wrap_dim(dim1, x.dim(), "diagonal");
   dim2 = wrap_dim(dim2, x.dim(), "diagonal");
-  check<ValueError>(x.dim() >= 2 && dim1 != dim2, "diagonal", "needs two different dims of {}, not {} and {}", x, dim1, dim2);
+  check<ValueError>(x.dim() >= 2 && dim1 != dim2, "diagonal", "needs two different dims of {}, not {} and {}", x, dim1,
+                    dim2);
   Diagonal a{offset, dim1, dim2};
   return call(diagonal_op, {&x}, attributes(a));
 }
 
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   dim = wrap_dim(dim, x.dim(), "unfold");
-  check<ValueError>(x.dim() > 0 && size >= 0 && size <= x.size(dim) && step > 0, "unfold", "windows of {} every {} do not fit dim {} of {}", size,
-                    step, dim, x);
+  check<ValueError>(x.dim() > 0 && size >= 0 && size <= x.size(dim) && step > 0, "unfold",
+                    "windows of {} every {} do not fit dim {} of {}", size, step, dim, x);
   Windows a{dim, size, step};
   return call(unfold_op, {&x}, attributes(a));
 }
@@ -487,8 +508,8 @@ TensorList split(const Tensor& x, const Shape& lengths, int64_t dim) {
   dim = wrap_dim(dim, x.dim(), "split");
   int64_t total = 0;
   for (int64_t l : lengths) total += l;
-  check<ShapeError>(x.dim() > 0 && total == x.size(dim), "split", "lengths {} add up to {}, but dim {} of {} does not have that size", lengths,
-                    total, dim, x);
+  check<ShapeError>(x.dim() > 0 && total == x.size(dim), "split",
+                    "lengths {} add up to {}, but dim {} of {} does not have that size", lengths, total, dim, x);
   TensorList parts;
   int64_t start = 0;
   for (int64_t l : lengths) {
@@ -503,7 +524,8 @@ TensorList split(const Tensor& x, int64_t length, int64_t dim) {
   check<ValueError>(x.dim() > 0 && length > 0, "split", "cannot split {} into pieces of {}", x, length);
   TensorList parts;
   int64_t size = x.size(dim);
-  for (int64_t start = 0; start < size || start == 0; start += length) parts.push_back(narrow(x, dim, start, std::min(length, size - start)));
+  for (int64_t start = 0; start < size || start == 0; start += length)
+    parts.push_back(narrow(x, dim, start, std::min(length, size - start)));
   return parts;
 }
 
@@ -524,7 +546,8 @@ Shape broadcast_shapes(const Shape& a, const Shape& b) {
   Shape result(n, 1);
   for (size_t i = 0; i < n; ++i) {
     int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
-    check<ShapeError>(x == y || x == 1 || y == 1, "broadcast", "{} and {} do not broadcast: sizes {} and {} differ and neither is 1", a, b, x, y);
+    check<ShapeError>(x == y || x == 1 || y == 1, "broadcast",
+                      "{} and {} do not broadcast: sizes {} and {} differ and neither is 1", a, b, x, y);
     result[n - 1 - i] = x == 1 ? y : x;
   }
   return result;
@@ -541,8 +564,8 @@ TensorList broadcast_tensors(const TensorList& tensors) {
 Tensor sum_to(const Tensor& x, const Shape& sizes) {
   if (x.sizes() == sizes) return x;
   size_t missing = x.sizes().size() - sizes.size();
-  check<ShapeError>(sizes.size() <= x.sizes().size() && broadcast_shapes(x.sizes(), sizes) == x.sizes(), "sum_to", "{} cannot be summed to {}",
-                    x, sizes);
+  check<ShapeError>(sizes.size() <= x.sizes().size() && broadcast_shapes(x.sizes(), sizes) == x.sizes(), "sum_to",
+                    "{} cannot be summed to {}", x, sizes);
   Shape dims;
   for (size_t d = 0; d < x.sizes().size(); ++d)
     if (d < missing || (sizes[d - missing] == 1 && x.sizes()[d] != 1)) dims.push_back(static_cast<int64_t>(d));

@@ -43,7 +43,8 @@ const bool products = add_rows({
         .takes(kNumber),
     row("einsum.three", [](In x) -> Out { return {einsum("i,ij,j", x), einsum("a,ab,b->ab", x)}; },
         {{value({2}), value({2, 3}), value({3})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .loose(1, 10),
 });
 
 }  // namespace

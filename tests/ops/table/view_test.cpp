@@ -49,7 +49,8 @@ const bool views = add_rows({
     row("unfold", [](In x) -> Out { return {unfold(x[0], 1, 3, 2)}; }, {{value({2, 7})}, {value({2, 4, 2})}})
         .takes(kNumber),
     row("broadcast_tensors", [](In x) -> Out { return broadcast_tensors(x); }, {{value({3, 1}), value({2}), value({})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .any_devices(),
     row("sum_to", [](In x) -> Out { return {sum_to(x[0], {3, 1}), sum_to(x[0], {})}; },
         {{value({2, 3, 4})}, {value({2, 3, 0})}})
         .takes(kNumber),
