@@ -96,6 +96,7 @@ Tensor SavedTensor::unpack(const Node& saver) const {
   }
   if (!is_output_ && !detached_) return tensor_;
   Tensor result = make_alias(tensor_);
+  if (!is_differentiable(t->dtype)) return result;
   auto& meta = autograd_meta(result);
   if (is_output_) {
     meta.node = Ref<Node>(const_cast<Node*>(&saver));

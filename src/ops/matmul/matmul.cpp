@@ -96,7 +96,7 @@ Shape batch_strides(const Tensor& x, size_t dims) {
 // Lets gemm read the summand where it lies if it has rows of neighbouring numbers; else copies it into the output.
 void set_added(products::Gemm& g, const Tensor& added, const Tensor& out) {
   const Shape& sizes = added.sizes();
-  bool matrix = out.dim() == 2 && sizes.size() >= 1 && sizes.back() == out.size(1) &&
+  bool matrix = out.dim() == 2 && !sizes.empty() && sizes.back() == out.size(1) &&
                 (added.strides().back() == 1 || out.size(1) == 1);
   if (matrix) {
     g.d = added.raw_data();
