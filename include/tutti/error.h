@@ -35,6 +35,10 @@ struct IndexError : Error {
 struct ValueError : Error {
   using Error::Error;
 };
+/// The system has not the memory that was asked for.
+struct MemoryError : Error {
+  using Error::Error;
+};
 /// Misuse of autograd: no graph, freed graph, in-place on a leaf, ...
 struct GradError : Error {
   using Error::Error;

@@ -295,7 +295,7 @@ TEST(Random, Bernoulli) {
 TEST(Random, MultinomialFollowsTheWeights) {
   manual_seed(12);
   Tensor w = tensor({{1.0, 0.0, 3.0}, {0.0, 5.0, 0.0}}, {f64});
-  Tensor drawn = multinomial(w, 20000);
+  Tensor drawn = multinomial(w, 20000, true);
   EXPECT_EQ(drawn.sizes(), (Shape{2, 20000}));
   EXPECT_EQ(drawn.dtype(), i64);
   auto v = drawn.to_vector<int64_t>();
@@ -319,7 +319,7 @@ TEST(Random, MultinomialSaysWhatIsWrong) {
               HasSubstr("weight 1 of row 0 is -1"));
   EXPECT_THAT(message_of<ValueError>([] { multinomial(tensor({1.0, NAN}), 1); }), HasSubstr("finite and not negative"));
   EXPECT_THAT(message_of<ValueError>([] { multinomial(zeros({2, 2}), 1); }), HasSubstr("row 0 sum to 0"));
-  EXPECT_THAT(message_of<ValueError>([] { multinomial(ones({3}), 4, false); }),
+  EXPECT_THAT(message_of<ValueError>([] { multinomial(ones({3}), 4); }),  // no index comes twice unless asked for
               HasSubstr("cannot draw 4 different indices from 3 weights"));
   EXPECT_THAT(message_of<ValueError>([] { multinomial(tensor({1.0, 0.0, 1.0}), 3, false); }),
               HasSubstr("2 positive weights"));

@@ -280,8 +280,8 @@ class Parser {
 
   void apply(int64_t i, int64_t) {
     int64_t size = x_.size(source_);
-    check<IndexError>(i >= -size && i < size, name_, "index {} is out of range for dim {} of size {}", i, source_,
-                      size);
+    check<IndexError>(i >= -size && i < size, name_, "index {} is out of range for dim {} of {}: use {} to {}", i,
+                      source_, x_, -size, size - 1);
     parsed_.view = select(parsed_.view, at_, i);
     ++source_;
   }
@@ -350,6 +350,15 @@ size_t result_dims(const Parsed& p) {
   return p.view.sizes().size() - p.indices.size() + most;
 }
 
+// The shapes are compared here, so that the error names index_put_.
+void copy_checked(Tensor& view, const Tensor& value) {
+  bool fits = value.dim() <= view.dim();
+  for (int64_t d = 1; fits && d <= value.dim(); ++d) fits = value.size(-d) == 1 || value.size(-d) == view.size(-d);
+  check<ShapeError>(fits, "index_put_", "the value {} does not broadcast to {}, the shape of what is indexed", value,
+                    view.sizes());
+  view.copy_(value);
+}
+
 void put(const Parsed& p, const Tensor& value, bool accumulate, Tensor& result) {
   std::vector<const Tensor*> inputs{&p.view, &value};
   for (auto& i : p.indices) inputs.push_back(&i);
@@ -358,6 +367,11 @@ void put(const Parsed& p, const Tensor& value, bool accumulate, Tensor& result) 
 }
 
 }  // namespace
+
+Index::Index(const char* dots) : value_(Ellipsis) {
+  check<IndexError>(dots && std::string_view(dots) == "...", "index",
+                    "'{}' is no index; of texts only \"...\" is, which stands for Ellipsis", dots ? dots : "null");
+}
 
 Tensor index(const Tensor& x, const std::vector<Index>& indices) {
   Parsed p = parse(x, indices, "index");
@@ -378,7 +392,7 @@ Tensor& Tensor::index_put_(const std::vector<Index>& indices, const Tensor& valu
   else if (accumulate)
     p.view.add_(ready);
   else
-    p.view.copy_(ready);
+    copy_checked(p.view, ready);
   return *this;
 }
 
