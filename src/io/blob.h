@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "io/file_error.h"
 
 namespace tutti::io {
 

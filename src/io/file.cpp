@@ -14,7 +14,6 @@
 
 #include "base/check.h"
 #include "io/descriptor.h"
-#include "io/file_error.h"
 
 namespace tutti::io {
 namespace {
@@ -101,11 +100,11 @@ void make_temporary(Temporary& temporary, const std::string& prefix) {
 
 // The name's own directory, so that the rename is inside one file system; links are followed to what they name.
 std::filesystem::path target_of(const std::string& path) {
-  std::error_code error;
+  std::error_code ignored, error;
   std::filesystem::path target(path);
-  if (std::filesystem::is_symlink(target, error)) target = std::filesystem::weakly_canonical(target, error);
+  if (std::filesystem::is_symlink(target, ignored)) target = std::filesystem::weakly_canonical(target, error);
   check<FileError>(!error && target.has_filename(), kOperation, "'{}' does not name a file", path);
-  check<FileError>(!std::filesystem::is_directory(target, error), kOperation, "{} is a directory", path);
+  check<FileError>(!std::filesystem::is_directory(target, ignored), kOperation, "{} is a directory", path);
   return target;
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "io/file_error.h"
 
 namespace tutti::io {
 namespace {

@@ -12,7 +12,6 @@
 #include <set>
 
 #include "base/check.h"
-#include "io/file_error.h"
 #include "io/json.h"
 #include "tutti/io/file.h"
 #include "tutti/io/safetensors.h"

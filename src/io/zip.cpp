@@ -153,6 +153,7 @@ void Inflate::finish() {
 }
 
 uint32_t crc32_of(std::string_view bytes, uint32_t before) {
+  if (bytes.empty()) return before;  // a null pointer asks zlib for its initial value
   return static_cast<uint32_t>(::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
