@@ -1,23 +1,16 @@
 // Custom functions and activation checkpointing.
-#include <cxxabi.h>
-
 #include <algorithm>
 
 #include "autograd/engine.h"
 #include "autograd/meta.h"
 #include "base/check.h"
+#include "base/names.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
 
 namespace tutti {
 namespace {
-
-std::string demangle(const char* name) {
-  int status = 0;
-  std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
-  return status == 0 ? text.get() : name;
-}
 
 class FunctionNode;
 
