@@ -45,5 +45,6 @@ std::string to_json(const Json& json);
 /// In quotes, with what must be escaped escaped.
 void append_json_string(std::string& out, std::string_view text);
 bool is_utf8(std::string_view text);
+void append_utf8(std::string& out, uint32_t code);
 
 }  // namespace tutti::io

@@ -115,10 +115,10 @@ struct Inflate::Stream {
   std::string_view left;
 };
 
-Inflate::Inflate(std::string_view packed, std::string where)
+Inflate::Inflate(std::string_view packed, std::string where, Wrapping wrapping)
     : stream_(std::make_unique<Stream>()), where_(std::move(where)) {
   stream_->left = packed;
-  TUTTI_ASSERT(::inflateInit2(&stream_->z, -MAX_WBITS) == Z_OK);  // raw: zip has its own header
+  TUTTI_ASSERT(::inflateInit2(&stream_->z, wrapping == gzip ? MAX_WBITS + 16 : -MAX_WBITS) == Z_OK);
 }
 
 Inflate::~Inflate() { ::inflateEnd(&stream_->z); }
@@ -132,7 +132,7 @@ uint64_t Inflate::some(void* out, uint64_t bytes) {
   uInt room = z.avail_out = static_cast<uInt>(std::min(most, bytes));
   uInt available = z.avail_in;
   int result = ::inflate(&z, Z_NO_FLUSH);
-  check<FileError>(result == Z_OK || result == Z_STREAM_END || result == Z_BUF_ERROR, "npz",
+  check<FileError>(result == Z_OK || result == Z_STREAM_END || result == Z_BUF_ERROR, "inflate",
                    "{}: the compressed data is damaged", where_);
   stream_->left.remove_prefix(available - z.avail_in);
   return room - z.avail_out;
@@ -141,7 +141,7 @@ uint64_t Inflate::some(void* out, uint64_t bytes) {
 void Inflate::read(void* out, uint64_t bytes) {
   for (auto* to = static_cast<char*>(out); bytes > 0;) {
     uint64_t got = some(to, bytes);
-    check<FileError>(got > 0, "npz", "{}: the compressed data ends {} bytes too early", where_, bytes);
+    check<FileError>(got > 0, "inflate", "{}: the compressed data ends {} bytes too early", where_, bytes);
     to += got;
     bytes -= got;
   }
@@ -149,7 +149,7 @@ void Inflate::read(void* out, uint64_t bytes) {
 
 void Inflate::finish() {
   char more;
-  check<FileError>(some(&more, 1) == 0, "npz", "{}: the compressed data is longer than stated", where_);
+  check<FileError>(some(&more, 1) == 0, "inflate", "{}: the compressed data is longer than stated", where_);
 }
 
 uint32_t crc32_of(std::string_view bytes, uint32_t before) {

@@ -20,10 +20,11 @@ struct ZipMember {
 /// The members that the central directory lists; each lies within `bytes`.
 std::vector<ZipMember> read_zip(std::string_view bytes, const std::string& name);
 
-/// Unpacks a deflated member piece by piece.
+/// Unpacks deflated data piece by piece.
 class Inflate {
  public:
-  Inflate(std::string_view packed, std::string where);
+  enum Wrapping { none, gzip };  // zip has its own in place of one
+  Inflate(std::string_view packed, std::string where, Wrapping wrapping = none);
   ~Inflate();
   Inflate(const Inflate&) = delete;
   Inflate& operator=(const Inflate&) = delete;
