@@ -39,6 +39,10 @@ struct ValueError : Error {
 struct MemoryError : Error {
   using Error::Error;
 };
+/// A file that cannot be read or written, or does not hold what it should.
+struct FileError : Error {
+  using Error::Error;
+};
 /// Misuse of autograd: no graph, freed graph, in-place on a leaf, ...
 struct GradError : Error {
   using Error::Error;

@@ -1,6 +1,5 @@
 #include "base/backtrace.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 
@@ -9,6 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/names.h"
 
 #ifdef TUTTI_HAVE_LIBBACKTRACE
 #include <backtrace.h>
@@ -16,12 +16,6 @@
 
 namespace tutti {
 namespace {
-
-std::string demangled(const char* name) {
-  int status = 0;
-  std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
-  return status == 0 ? text.get() : name;
-}
 
 // Frames of the library itself say nothing to a user about where they called it.
 bool is_ours(std::string_view function, std::string_view file) {
@@ -52,10 +46,10 @@ std::string backtrace_text() {
   backtrace_full(
       state, 1,
       [](void* data, uintptr_t pc, const char* file, int line, const char* function) {
-        std::string name = function ? demangled(function) : "";
+        std::string name = function ? demangle(function) : "";
         Dl_info info{};
         if (name.empty() && dladdr(reinterpret_cast<void*>(pc), &info) && info.dli_sname)
-          name = demangled(info.dli_sname);
+          name = demangle(info.dli_sname);
         if (name.empty() && !file) return 0;
         static_cast<Lines*>(data)->add(name.empty() ? "?" : name, file ? file : "", line);
         return 0;
@@ -72,7 +66,7 @@ std::string backtrace_text() {
   Lines lines;
   for (int i = 1; i < count; ++i) {
     Dl_info info{};
-    if (dladdr(frames[i], &info) && info.dli_sname) lines.add(demangled(info.dli_sname), "", 0);
+    if (dladdr(frames[i], &info) && info.dli_sname) lines.add(demangle(info.dli_sname), "", 0);
   }
   return lines.text;
 }

@@ -219,6 +219,7 @@ Tensor from_blob(const void* data, const Shape& sizes, const Options& options, s
   check<ShapeError>(!strides || strides->size() == sizes.size(), "from_blob",
                     "sizes {} and strides {} differ in length", sizes, strides.value_or(Shape()));
   Shape steps = strides.value_or(contiguous_strides(sizes));
+  for (int64_t s : steps) check<ShapeError>(s >= 0, "from_blob", "strides must not be negative: {}", steps);
   auto* t = new TensorImpl;
   Tensor result(t);
   t->dtype = dtype;
@@ -240,7 +241,6 @@ Tensor empty_strided(const Shape& sizes, const Shape& strides, const Options& op
   DType dtype = dtype_or_default(options);
   Device device = device_or_current(options);
   check_new(sizes, device, "empty_strided");
-  for (int64_t s : strides) check<ValueError>(s >= 0, "empty_strided", "strides must not be negative: {}", strides);
   return finish(with_memory("empty_strided", sizes, dtype, [&] { return make_tensor(sizes, strides, dtype, device); }),
                 options);
 }

@@ -1,0 +1,209 @@
+// DataLoader: batches of a dataset, made ahead of time by worker threads.
+//
+//   data::DataLoader loader(dataset, {.batch_size = 64, .shuffle = true, .workers = 2});
+//   for (int epoch = 0; epoch < 10; ++epoch)
+//     for (auto& [x, y] : loader) ...
+//
+// Which batches come, in which order and with which random numbers depends on the seed and the epoch alone, never on
+// the workers. Each pass over the loader is the next epoch.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "tutti/data/collate.h"
+#include "tutti/data/dataset.h"
+#include "tutti/data/sampler.h"
+#include "tutti/error.h"
+#include "tutti/io/state.h"
+
+namespace tutti::data {
+
+struct LoaderOptions {
+  size_t batch_size = 1;
+  bool shuffle = false;                            // sampler: random_sampler(size, seed) instead of sequential
+  bool drop_last = false;                          // a last batch that is smaller than the others
+  int workers = 0;                                 // threads; 0: batches are made when they are asked for
+  int prefetch = 2;                                // batches that each worker may be ahead
+  uint64_t seed = 0;                               // of shuffle, and of the random numbers in dataset.get
+  std::optional<Sampler> sampler = {};             // instead of shuffle
+  std::optional<BatchSampler> batch_sampler = {};  // instead of sampler, batch_size and drop_last
+};
+
+/// A sample could not be made. The exception of the dataset is nested in it (std::rethrow_if_nested).
+struct SampleError : Error {
+  using Error::Error;
+};
+
+namespace detail {
+
+struct Position {
+  uint64_t epoch = 0;
+  size_t batch = 0;      // batches of the epoch that were handed out
+  bool resumed = false;  // load_state was called: the next pass goes on from here
+};
+
+/// Makes batches first ... last-1 in order, ahead of time. What is in flight when it is destroyed is dropped.
+class Prefetcher {
+ public:
+  /// Makes one batch; looks at `stop` between samples and may return null once it is set.
+  using Make = std::function<std::shared_ptr<void>(size_t batch, const std::atomic<bool>& stop)>;
+  Prefetcher(size_t first, size_t last, int workers, int prefetch, Make make);
+  ~Prefetcher();
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+  /// The next batch, or null after the last. Rethrows what making it threw.
+  std::shared_ptr<void> next();
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+/// Inside, the thread's generator is the sample's own.
+class SampleRandom {
+ public:
+  SampleRandom();
+  ~SampleRandom();
+  SampleRandom(const SampleRandom&) = delete;
+  SampleRandom& operator=(const SampleRandom&) = delete;
+  void seed(uint64_t seed, uint64_t epoch, int64_t index);
+
+ private:
+  std::shared_ptr<Generator> saved_;
+};
+
+BatchSampler batches_of(size_t size, const LoaderOptions& options);
+void check_indices(const std::vector<std::vector<int64_t>>& batches, size_t size);
+/// Inside a catch block: throws a SampleError that names the sample.
+[[noreturn]] void rethrow_for(int64_t index, size_t batch, uint64_t epoch);
+io::State position_state(const Position& position, size_t size, const LoaderOptions& options);
+void load_position(Position& position, const io::State& state, size_t size, const LoaderOptions& options);
+}  // namespace detail
+
+/// The default collation.
+struct Collate {
+  template <class T>
+  BatchOf<T> operator()(const std::vector<T>& samples) const {
+    return collate(samples);
+  }
+};
+
+template <Dataset D, class C = Collate>
+class DataLoader {
+ public:
+  using Sample = SampleOf<D>;
+  using Batch = std::invoke_result_t<const C&, const std::vector<Sample>&>;
+
+  /// `collate` makes a batch of a std::vector of samples; it runs in the workers.
+  explicit DataLoader(D dataset, LoaderOptions options = {}, C collate = {})
+      : source_(std::make_shared<Source>(std::move(dataset), std::move(collate))),
+        options_(std::move(options)),
+        batches_(detail::batches_of(source_->dataset.size(), options_)) {}
+
+  const D& dataset() const { return source_->dataset; }
+  /// Batches in an epoch.
+  size_t size() const { return batches_.size(); }
+  /// The epoch of the current pass, or of the next one between passes.
+  uint64_t epoch() const { return position_->epoch; }
+  /// The next pass is this epoch, from its beginning.
+  void set_epoch(uint64_t epoch) { *position_ = {epoch, 0, false}; }
+
+  /// Where the loader is: the epoch, and how many of its batches were handed out.
+  io::State state() const { return detail::position_state(*position_, source_->dataset.size(), options_); }
+  /// The next pass goes on where the state was taken, with the batches that would have come then.
+  void load_state(const io::State& state) {
+    detail::load_position(*position_, state, source_->dataset.size(), options_);
+  }
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using reference = Batch&;
+    using pointer = Batch*;
+    Batch& operator*() const { return *batch_; }
+    Batch* operator->() const { return batch_.get(); }
+    Iterator& operator++() {
+      batch_.reset();  // its memory can serve the batches to come
+      batch_ = std::static_pointer_cast<Batch>(prefetcher_->next());
+      if (batch_)
+        ++position_->batch;
+      else
+        *position_ = {position_->epoch + 1, 0, false};
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& it, std::default_sentinel_t) { return !it.batch_; }
+
+   private:
+    friend DataLoader;
+    std::shared_ptr<detail::Prefetcher> prefetcher_;
+    std::shared_ptr<detail::Position> position_;
+    std::shared_ptr<Batch> batch_;
+  };
+
+  /// Starts a pass: the next epoch, or the rest of the one that load_state named. A pass may be left at any time.
+  Iterator begin() {
+    if (position_->batch > 0 && !position_->resumed) *position_ = {position_->epoch + 1, 0, false};
+    position_->resumed = false;
+    uint64_t epoch = position_->epoch;
+    auto order = std::make_shared<const std::vector<std::vector<int64_t>>>(batches_.batches(epoch));
+    detail::check_indices(*order, source_->dataset.size());
+    Iterator it;
+    it.position_ = position_;
+    it.prefetcher_ = std::make_shared<detail::Prefetcher>(
+        std::min(position_->batch, order->size()), order->size(), options_.workers, options_.prefetch,
+        [source = source_, order, epoch, seed = options_.seed](size_t batch, const std::atomic<bool>& stop) {
+          return source->make((*order)[batch], batch, epoch, seed, stop);
+        });
+    ++it;
+    return it;
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  struct Source {
+    Source(D d, C c) : dataset(std::move(d)), collate(std::move(c)) {}
+    std::shared_ptr<void> make(const std::vector<int64_t>& indices, size_t batch, uint64_t epoch, uint64_t seed,
+                               const std::atomic<bool>& stop) const {
+      if constexpr (BatchDataset<D> && std::same_as<C, Collate>) {
+        return std::make_shared<Batch>(dataset.get_batch(indices));
+      } else {
+        std::vector<Sample> samples;
+        samples.reserve(indices.size());
+        detail::SampleRandom random;
+        for (int64_t index : indices) {
+          if (stop) return nullptr;
+          random.seed(seed, epoch, index);
+          try {
+            samples.push_back(dataset.get(static_cast<size_t>(index)));
+          } catch (...) {
+            detail::rethrow_for(index, batch, epoch);
+          }
+        }
+        return std::make_shared<Batch>(collate(samples));
+      }
+    }
+    const D dataset;
+    const C collate;
+  };
+
+  std::shared_ptr<const Source> source_;
+  LoaderOptions options_;
+  BatchSampler batches_;
+  std::shared_ptr<detail::Position> position_ = std::make_shared<detail::Position>();
+};
+template <class D>
+DataLoader(D, LoaderOptions) -> DataLoader<D>;
+template <class D>
+DataLoader(D) -> DataLoader<D>;
+template <class D, class C>
+DataLoader(D, LoaderOptions, C) -> DataLoader<D, C>;
+
+}  // namespace tutti::data

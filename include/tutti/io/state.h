@@ -1,0 +1,86 @@
+// State: what something needs to go on later where it is now. A tree of named values; modules, optimizers, schedulers,
+// generators and loaders each give one and take it back, and a checkpoint is a State of those.
+//
+//   io::State checkpoint;
+//   checkpoint["model"] = ...;           // a State
+//   checkpoint["epoch"] = 3;
+//   io::save_state("run.ckpt", checkpoint);
+//   int64_t epoch = io::load_state("run.ckpt")["epoch"].as<int64_t>();
+#pragma once
+
+#include <concepts>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tutti/tensor.h"
+
+namespace tutti::io {
+
+struct Value;
+
+/// Named values in the order in which they were added.
+struct State {
+  std::vector<std::pair<std::string, Value>> entries;
+
+  State() = default;
+  State(std::initializer_list<std::pair<std::string, Value>> list);
+  /// The entry of this name; made (as 0) if there is none.
+  Value& operator[](std::string_view name);
+  /// FileError if there is none.
+  const Value& operator[](std::string_view name) const;
+  const Value* find(std::string_view name) const;
+  bool has(std::string_view name) const { return find(name); }
+  size_t size() const { return entries.size(); }
+};
+
+using ValueList = std::vector<Value>;
+
+struct Value {
+  std::variant<int64_t, double, bool, std::string, Tensor, ValueList, State> value;
+
+  Value() = default;
+  template <class T>
+    requires(std::integral<T> && !std::same_as<T, bool>)
+  Value(T number) : value(static_cast<int64_t>(number)) {}  // NOLINT: state["epoch"] = 3 should read well
+  Value(double number) : value(number) {}                   // NOLINT
+  Value(bool flag) : value(flag) {}                         // NOLINT
+  Value(std::string text) : value(std::move(text)) {}       // NOLINT
+  Value(const char* text) : value(std::string(text)) {}     // NOLINT
+  Value(Tensor tensor) : value(std::move(tensor)) {}        // NOLINT
+  Value(ValueList list) : value(std::move(list)) {}         // NOLINT
+  Value(State state) : value(std::move(state)) {}           // NOLINT
+
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(value);
+  }
+  /// The value, which must be a T: int64_t, double (an integer is taken too), bool, std::string, Tensor, ValueList or
+  /// State. FileError naming what it is otherwise.
+  template <class T>
+  std::conditional_t<std::same_as<T, double>, double, const T&> as() const {
+    if constexpr (std::same_as<T, double>)
+      if (is<int64_t>()) return static_cast<double>(std::get<int64_t>(value));
+    if (const T* found = std::get_if<T>(&value)) return *found;
+    wrong_kind(Value(T()));
+  }
+
+ private:
+  [[noreturn]] void wrong_kind(const Value& wanted) const;
+};
+
+/// One safetensors file, written atomically: the tensors under their paths ("model/fc1/weight"), so that other tools
+/// can read them too, and everything else as JSON in its metadata. Strings must be UTF-8. A tensor comes back with the
+/// same bits (c64 and c128 too); an undefined one as undefined. Sharing between tensors is not kept.
+void save_state(const std::string& path, const State& state);
+State load_state(const std::string& path);
+
+/// The same in memory.
+std::string state_to_bytes(const State& state);
+State state_from_bytes(std::string bytes, const std::string& name);
+
+}  // namespace tutti::io

@@ -1,0 +1,139 @@
+// AnyModule holds a module of any type, for lists of different modules and for code that is not a template.
+#pragma once
+
+#include <any>
+#include <span>
+
+#include "tutti/nn/module.h"
+
+namespace tutti::nn {
+
+namespace detail {
+
+/// One argument on its way to a module whose type is not known here. Numbers travel as int64 or double.
+struct Argument {
+  const void* value;
+  const std::type_info* type;
+};
+
+void check_arguments(const ModuleBase& module, std::span<const std::type_info* const> wanted,
+                     std::span<const Argument> given);
+[[noreturn]] void wrong_result(const ModuleBase& module, const std::type_info& is, const std::type_info& wanted);
+[[noreturn]] void wrong_module(const ModuleBase* module, const std::type_info& wanted);
+
+template <class T>
+using Passed = std::conditional_t<tree::IsTensor<T>, Tensor,
+                                  std::conditional_t<std::is_integral_v<T> && !std::same_as<T, bool>, int64_t,
+                                                     std::conditional_t<std::is_floating_point_v<T>, double, T>>>;
+
+class Holder {
+ public:
+  virtual ~Holder() = default;
+  virtual ModuleBase& module() = 0;
+  virtual std::unique_ptr<Holder> copy() const = 0;
+  virtual std::any invoke(std::span<const Argument> arguments) = 0;
+};
+
+template <class M>
+class HolderOf final : public Holder {
+ public:
+  explicit HolderOf(M module) : module_(std::move(module)) {}
+  ModuleBase& module() override { return module_; }
+  std::unique_ptr<Holder> copy() const override { return std::make_unique<HolderOf>(module_); }
+  std::any invoke(std::span<const Argument> arguments) override {
+    if constexpr (requires { &M::forward; })
+      return invoke_as(&M::forward, arguments);
+    else  // forward is overloaded or a template
+      return invoke_as(static_cast<Tensor (*)(const Tensor&)>(nullptr), arguments);
+  }
+
+ private:
+  template <class R, class... A>
+  std::any invoke_as(R (M::*)(A...), std::span<const Argument> arguments) {
+    return invoke_as(static_cast<R (*)(A...)>(nullptr), arguments);
+  }
+  template <class R, class... A>
+  std::any invoke_as(R (M::*)(A...) const, std::span<const Argument> arguments) {
+    return invoke_as(static_cast<R (*)(A...)>(nullptr), arguments);
+  }
+  template <class R, class... A>
+  std::any invoke_as(R (*)(A...), std::span<const Argument> arguments) {
+    const std::type_info* const wanted[] = {&typeid(Passed<std::decay_t<A>>)..., nullptr};
+    check_arguments(module_, {wanted, sizeof...(A)}, arguments);
+    return [&]<size_t... i>(std::index_sequence<i...>) -> std::any {
+      auto run = [&] {
+        return module_(
+            static_cast<std::decay_t<A>>(*static_cast<const Passed<std::decay_t<A>>*>(arguments[i].value))...);
+      };
+      if constexpr (std::is_void_v<R>) {
+        run();
+        return {};
+      } else {
+        return std::any(run());
+      }
+    }(std::index_sequence_for<A...>());
+  }
+  M module_;
+};
+
+}  // namespace detail
+
+class AnyModule {
+ public:
+  AnyModule() = default;
+  template <class M>
+    requires std::derived_from<M, ModuleBase>
+  AnyModule(M module) : holder_(std::make_unique<detail::HolderOf<M>>(std::move(module))) {}  // NOLINT
+  AnyModule(const AnyModule& other) : holder_(other.holder_ ? other.holder_->copy() : nullptr) {}
+  AnyModule(AnyModule&&) noexcept = default;
+  AnyModule& operator=(const AnyModule& other) {
+    if (this != &other) holder_ = other.holder_ ? other.holder_->copy() : nullptr;
+    return *this;
+  }
+  AnyModule& operator=(AnyModule&&) noexcept = default;
+
+  bool defined() const { return holder_ != nullptr; }
+  /// Runs the module, which returns a tensor.
+  template <class... Args>
+  Tensor operator()(const Args&... args) {
+    return call<Tensor>(args...);
+  }
+  /// Runs the module, which returns an R. Argument types must be those of its forward; a ValueError names both.
+  template <class R, class... Args>
+  R call(const Args&... args) {
+    const std::tuple<detail::Passed<Args>...> passed(args...);
+    return std::apply(
+        [&](const auto&... p) {
+          const detail::Argument list[] = {{&p, &typeid(p)}..., {nullptr, nullptr}};
+          std::any result = get_holder().invoke({list, sizeof...(Args)});
+          if constexpr (!std::is_void_v<R>) {
+            if (R* value = std::any_cast<R>(&result)) return std::move(*value);
+            detail::wrong_result(module(), result.type(), typeid(R));
+          }
+        },
+        passed);
+  }
+
+  ModuleBase& module() const { return get_holder().module(); }
+  /// The module itself, which must be an M.
+  template <class M>
+  M& get() const {
+    auto* m = holder_ ? dynamic_cast<M*>(&holder_->module()) : nullptr;
+    if (!m) detail::wrong_module(holder_ ? &holder_->module() : nullptr, typeid(M));
+    return *m;
+  }
+  AnyModule clone() const {
+    AnyModule result(*this);
+    unshare(result.module());
+    return result;
+  }
+
+ private:
+  detail::Holder& get_holder() const {
+    if (!holder_) detail::wrong_module(nullptr, typeid(ModuleBase));
+    return *holder_;
+  }
+  std::unique_ptr<detail::Holder> holder_;
+};
+
+}  // namespace tutti::nn

@@ -1,0 +1,321 @@
+// Modules: plain structs whose parameters, buffers and children are their data members, named once by TUTTI_FIELDS.
+//
+//   struct Net : nn::Module<Net> {
+//     nn::Linear fc1{784, 256}, fc2{256, 10};
+//     TUTTI_FIELDS(fc1, fc2)
+//     Tensor forward(const Tensor& x) { return fc2(relu(fc1(x))); }
+//   };
+//   Net net;
+//   Tensor y = net(x);
+//
+// A module is a value. Copying it shares its tensors, as copying a tensor does; clone() copies the tensors too. A field
+// may be a Parameter, a Buffer, a module, an AnyModule, or a vector, map, optional, tuple or array of those; and
+// numbers, strings and shapes, which are shown when the module is printed.
+#pragma once
+
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "tutti/operator.h"
+#include "tutti/tree.h"
+
+namespace tutti::nn {
+
+/// A tensor that training changes. Made from any tensor: a leaf that requires a gradient, sharing the tensor's memory.
+struct Parameter : Tensor {
+  bool awaited = false;  // of a lazy module: it will have a value, but the shape is not known yet
+
+  Parameter() = default;
+  Parameter(const Tensor& data, bool requires_grad = true);  // NOLINT: weight = zeros({2}) should read well
+  static Parameter lazy() {
+    Parameter p;
+    p.awaited = true;
+    return p;
+  }
+};
+
+/// A tensor that belongs to the module but is not trained, like a running mean. One that is not persistent is left out
+/// of state_dict().
+struct Buffer : Tensor {
+  bool persistent = true;
+  Buffer() = default;
+  Buffer(const Tensor& data, bool persistent = true) : Tensor(data), persistent(persistent) {}  // NOLINT
+};
+
+using StateDict = std::map<std::string, Tensor>;
+struct LoadOptions {
+  bool strict = true;  // missing and unexpected entries are errors
+};
+struct LoadReport {
+  std::vector<std::string> missing, unexpected;
+};
+/// What to convert a module to; what is not named stays. The dtype is for floating-point tensors only.
+struct ModuleOptions {
+  std::optional<DType> dtype = {};
+  std::optional<Device> device = {};
+  std::optional<MemoryFormat> format = {};
+};
+
+class ModuleBase;
+/// Before forward; may replace the tensors of the arguments, listed in order.
+using ForwardPreHook = std::function<void(ModuleBase&, TensorList& inputs)>;
+/// After forward; may replace the tensors of the result.
+using ForwardHook = std::function<void(ModuleBase&, const TensorList& inputs, TensorList& outputs)>;
+/// When the gradients of the result are known, before they go through the module; may replace them.
+using BackwardPreHook = std::function<void(ModuleBase&, TensorList& grad_outputs)>;
+/// When the gradients of the arguments are known; may replace them. Those of arguments without a gradient are
+/// undefined.
+using BackwardHook = std::function<void(ModuleBase&, TensorList& grad_inputs, const TensorList& grad_outputs)>;
+
+namespace detail {
+class FieldVisitor;
+struct Hooks;
+struct FieldRange {
+  std::string name;
+  size_t begin, end, align;
+};
+
+/// A call with hooks around it, for one result and one list of argument tensors at a time.
+class HookedCall {
+ public:
+  HookedCall(ModuleBase& module, TensorList& inputs);
+  void finish(TensorList& outputs);
+
+ private:
+  ModuleBase& module_;
+  TensorList inputs_;
+  std::shared_ptr<void> backward_;
+};
+}  // namespace detail
+
+class ModuleBase {
+ public:
+  ModuleBase();
+  ModuleBase(const ModuleBase& other);
+  ModuleBase(ModuleBase&&) noexcept;
+  ModuleBase& operator=(const ModuleBase& other);
+  ModuleBase& operator=(ModuleBase&&) noexcept;
+  virtual ~ModuleBase();
+
+  // ---- What is in it. Names are paths ("encoder.layers.0.weight"); what is shared is listed once, under its first
+  // name.
+  std::vector<std::pair<std::string, Tensor>> named_parameters() const;
+  TensorList parameters() const;
+  std::vector<std::pair<std::string, Tensor>> named_buffers() const;
+  TensorList buffers() const;
+  /// This module ("") and all below it, parents first.
+  std::vector<std::pair<std::string, ModuleBase*>> named_modules() const;
+  std::vector<std::pair<std::string, ModuleBase*>> named_children() const;
+  int64_t parameter_count() const;
+
+  // ---- What is done to all of it
+  /// Calls f on all modules below, then on this one.
+  void apply(const std::function<void(ModuleBase&)>& f);
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool is_training() const { return training_; }
+  /// Converts in place: tensors keep their identity, so that optimizers go on working.
+  void to(const ModuleOptions& options);
+  void to(DType dtype) { to(ModuleOptions{.dtype = dtype}); }
+  void to(Device device) { to(ModuleOptions{.device = device}); }
+  void to(const char* device) { to(Device(device)); }
+  void to(MemoryFormat format) { to(ModuleOptions{.format = format}); }
+  void zero_grad();
+  void requires_grad_(bool value = true);
+
+  // ---- State
+  StateDict state_dict() const;
+  /// Copies the values in. All that is missing, unexpected or of another shape is named in one ValueError, and then
+  /// nothing has been changed.
+  LoadReport load_state_dict(const StateDict& state, const LoadOptions& options = {});
+
+  // ---- Hooks. They are copied with the module; removing one removes it from the copies too (not from clones).
+  HookHandle register_forward_pre_hook(ForwardPreHook hook);
+  HookHandle register_forward_hook(ForwardHook hook);
+  HookHandle register_backward_pre_hook(BackwardPreHook hook);
+  HookHandle register_backward_hook(BackwardHook hook);
+
+  /// "Linear": the type's name without its namespace.
+  std::string type_name() const;
+
+  // ---- For Module<Derived> and the library
+  virtual void visit_fields(detail::FieldVisitor& visitor) = 0;
+  virtual std::unique_ptr<ModuleBase> copy() const = 0;
+
+ protected:
+  bool has_hooks() const { return hooks_ != nullptr; }
+  /// Called after a change of training mode, device or dtype, by modules that keep something of their own.
+  friend class detail::HookedCall;
+  friend void unshare(ModuleBase& module);
+
+ private:
+  detail::Hooks& own_hooks();
+  std::unique_ptr<detail::Hooks> hooks_;
+  bool training_ = true;
+};
+
+/// The tree of modules with sizes and parameter counts.
+std::string to_string(const ModuleBase& module);
+std::ostream& operator<<(std::ostream& out, const ModuleBase& module);
+/// Gives the module tensors and hooks of its own, equal to those it shares; what it shares with itself stays shared.
+void unshare(ModuleBase& module);
+
+class AnyModule;
+
+namespace detail {
+class FieldVisitor {
+ public:
+  virtual void parameter(const std::string& name, Parameter& parameter) = 0;
+  virtual void buffer(const std::string& name, Buffer& buffer) = 0;
+  virtual void module(const std::string& name, ModuleBase& module) = 0;
+  virtual void other(const std::string&, const std::function<std::string()>&) {}
+
+ protected:
+  ~FieldVisitor() = default;
+};
+
+template <class T>
+inline constexpr bool printable = requires(const T& v) { tutti::detail::print_field(v); };
+template <class T>
+inline constexpr bool printable<std::vector<T>> = printable<T>;
+template <class T>
+inline constexpr bool printable<std::optional<T>> = printable<T>;
+template <class T>
+concept IsAnyModule = std::same_as<T, AnyModule>;
+template <class T>
+concept IsModule = std::derived_from<T, ModuleBase>;
+template <class T>
+inline constexpr bool is_module_pointer = false;
+template <class T>
+inline constexpr bool is_module_pointer<std::shared_ptr<T>> = IsModule<T>;
+template <class T>
+inline constexpr bool is_module_pointer<std::unique_ptr<T>> = IsModule<T>;
+template <class T>
+inline constexpr bool is_module_pointer<T*> = IsModule<T>;
+
+template <class T>
+void visit_field(FieldVisitor& visitor, const std::string& name, T& field) {
+  static_assert(!is_module_pointer<T>, "hold modules by value, or as nn::AnyModule");
+  static_assert(!std::same_as<T, Tensor>, "a tensor of a module is an nn::Parameter or an nn::Buffer: say which");
+  if constexpr (std::derived_from<T, Parameter>) {
+    visitor.parameter(name, field);
+  } else if constexpr (std::derived_from<T, Buffer>) {
+    visitor.buffer(name, field);
+  } else if constexpr (IsModule<T>) {
+    visitor.module(name, field);
+  } else if constexpr (IsAnyModule<T>) {
+    if (field.defined()) visitor.module(name, field.module());
+  } else if constexpr (printable<T>) {
+    visitor.other(name, [&field] { return tutti::detail::print_field(field); });
+  } else if constexpr (tree::Composite<T>) {
+    tree::for_each_child(field, [&](const tree::Key& key, auto& child) {
+      // An optional's or a variant's content has the name of the field itself.
+      if constexpr (tree::detail::is_optional<T> || tree::detail::is_variant<T>)
+        visit_field(visitor, name, child);
+      else
+        visit_field(visitor, name.empty() ? key.text() : name + "." + key.text(), child);
+    });
+  }
+}
+
+/// Throws when the object is of another type than the one whose fields are named, or has members that are not named.
+void check_declared(const ModuleBase& module, const std::type_info& declared);
+void check_layout(const std::type_info& type, size_t base, size_t size, std::vector<FieldRange> fields);
+template <class T>
+concept OtherMembers = requires { requires T::other_members; };
+template <class T>
+concept AnonymousFields = requires { requires T::anonymous_fields; };
+}  // namespace detail
+
+/// See the top of this file. Two constants change what is asked of the fields:
+///   static constexpr bool other_members = true;     there are members that TUTTI_FIELDS does not name
+///   static constexpr bool anonymous_fields = true;  names of the fields are left out of paths (containers use it)
+template <class Derived>
+class Module : public ModuleBase {
+ public:
+  /// Runs forward with the hooks around it.
+  template <class... Args>
+  auto operator()(Args&&... args) {
+    auto& self = static_cast<Derived&>(*this);
+    if (!has_hooks()) return self.forward(std::forward<Args>(args)...);
+    return hooked(self, std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...));
+  }
+
+  /// A module with tensors of its own.
+  Derived clone() const {
+    Derived result(static_cast<const Derived&>(*this));
+    unshare(result);
+    return result;
+  }
+
+  void visit_fields(detail::FieldVisitor& visitor) override {
+    static_assert(tree::HasFields<Derived>, "a module names its members: TUTTI_FIELDS(...), empty if it has none");
+    detail::check_declared(*this, typeid(Derived));
+    if constexpr (!detail::OtherMembers<Derived>) {
+      static const bool checked = (check_layout(), true);
+      (void)checked;
+    }
+    auto& self = static_cast<Derived&>(*this);
+    auto fields = self.fields();
+    std::apply(
+        [&](auto&... field) {
+          [[maybe_unused]] int64_t i = 0;
+          (detail::visit_field(visitor, name_of(i++), field), ...);
+        },
+        fields);
+  }
+  std::unique_ptr<ModuleBase> copy() const override {
+    return std::make_unique<Derived>(static_cast<const Derived&>(*this));
+  }
+
+ private:
+  static std::string name_of(int64_t i) {
+    if constexpr (detail::AnonymousFields<Derived>) return {};
+    return tree::Key{.fields = Derived::field_names(), .index = i}.text();
+  }
+
+  template <class... Args>
+  auto hooked(Derived& self, std::tuple<Args...> inputs) {
+    TensorList list = tree::tensors(inputs);
+    detail::HookedCall call(*this, list);
+    tree::assign_tensors(inputs, list);
+    auto run = [&](Args&... args) { return self.forward(args...); };
+    if constexpr (std::is_void_v<decltype(std::apply(run, inputs))>) {
+      std::apply(run, inputs);
+      TensorList none;
+      call.finish(none);
+    } else {
+      auto result = std::apply(run, inputs);
+      TensorList outputs = tree::tensors(result);
+      call.finish(outputs);
+      tree::assign_tensors(result, outputs);
+      return result;
+    }
+  }
+
+  void check_layout() {
+    auto& self = static_cast<Derived&>(*this);
+    auto* begin = reinterpret_cast<const char*>(&self);
+    std::vector<detail::FieldRange> ranges;
+    auto fields = self.fields();
+    std::apply(
+        [&](auto&... field) {
+          [[maybe_unused]] int64_t i = 0;
+          (ranges.push_back({tree::Key{.fields = Derived::field_names(), .index = i++}.text(),
+                             static_cast<size_t>(reinterpret_cast<const char*>(&field) - begin),
+                             static_cast<size_t>(reinterpret_cast<const char*>(&field) - begin) + sizeof(field),
+                             alignof(std::remove_cvref_t<decltype(field)>)}),
+           ...);
+        },
+        fields);
+    detail::check_layout(typeid(Derived), sizeof(Module), sizeof(Derived), std::move(ranges));
+  }
+};
+
+}  // namespace tutti::nn

@@ -1,0 +1,154 @@
+#include "tutti/data/loader.h"
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+#include "base/check.h"
+#include "base/workers.h"
+#include "data/random.h"
+#include "tutti/context.h"
+#include "tutti/random.h"
+
+namespace tutti::data::detail {
+
+// Workers take batch numbers in order and leave what they made under its number; a worker that is too far ahead waits.
+struct Prefetcher::Shared {
+  struct Result {
+    std::shared_ptr<void> batch;
+    std::exception_ptr error;
+  };
+  size_t taken, given, last, depth;  // next number for a worker; next for the user; end; how far apart they may be
+  Make make;
+  std::mutex mutex;
+  std::condition_variable room, ready;
+  std::map<size_t, Result> results;
+  std::atomic<bool> stop{false};
+  std::vector<Workers::Job> jobs;
+
+  Result run(size_t number) {
+    Result result;
+    try {
+      result.batch = make(number, stop);
+    } catch (...) {
+      result.error = std::current_exception();
+    }
+    return result;
+  }
+
+  void work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      room.wait(lock, [&] { return stop || taken >= last || taken < given + depth; });
+      if (stop || taken >= last) return;
+      size_t number = taken++;
+      lock.unlock();
+      Result result = run(number);
+      lock.lock();
+      results.emplace(number, std::move(result));
+      ready.notify_one();
+    }
+  }
+};
+
+Prefetcher::Prefetcher(size_t first, size_t last, int workers, int prefetch, Make make)
+    : shared_(std::make_shared<Shared>()) {
+  check<ValueError>(workers >= 0 && workers <= 1024 && prefetch >= 1 && prefetch <= 1 << 20, "data loader",
+                    "{} workers that are {} batches ahead", workers, prefetch);
+  shared_->taken = shared_->given = first;
+  shared_->last = last;
+  shared_->depth = static_cast<size_t>(workers) * static_cast<size_t>(prefetch);
+  shared_->make = std::move(make);
+  Context inherited = context();
+  inherited.threads = 1;  // the workers are the parallelism
+  for (int i = 0; i < workers; ++i)
+    shared_->jobs.push_back(Workers::instance().start(inherited.device, [shared = shared_.get(), inherited] {
+      ContextGuard guard(inherited);
+      shared->work();
+    }));
+}
+
+Prefetcher::~Prefetcher() {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+  }
+  shared_->room.notify_all();
+  for (auto& job : shared_->jobs) job.wait();
+}
+
+std::shared_ptr<void> Prefetcher::next() {
+  Shared& s = *shared_;
+  if (s.given >= s.last) return nullptr;
+  Shared::Result result;
+  if (s.jobs.empty()) {
+    result = s.run(s.given++);
+  } else {
+    std::unique_lock lock(s.mutex);
+    s.ready.wait(lock, [&] { return s.results.contains(s.given); });
+    result = std::move(s.results.extract(s.given).mapped());
+    ++s.given;
+    lock.unlock();
+    s.room.notify_one();
+  }
+  if (result.error) std::rethrow_exception(result.error);
+  return std::move(result.batch);
+}
+
+SampleRandom::SampleRandom() : saved_(std::move(context().generator)) {
+  context().generator = std::make_shared<Generator>();
+}
+SampleRandom::~SampleRandom() { context().generator = std::move(saved_); }
+void SampleRandom::seed(uint64_t seed, uint64_t epoch, int64_t index) {
+  context().generator->set_state({mix(mix(seed, epoch), static_cast<uint64_t>(index)), 0});
+}
+
+BatchSampler batches_of(size_t size, const LoaderOptions& options) {
+  if (options.batch_sampler) return *options.batch_sampler;
+  Sampler sampler = options.sampler   ? *options.sampler
+                    : options.shuffle ? random_sampler(size, options.seed)
+                                      : sequential_sampler(size);
+  return {std::move(sampler), options.batch_size, options.drop_last};
+}
+
+void check_indices(const std::vector<std::vector<int64_t>>& batches, size_t size) {
+  for (auto& batch : batches) {
+    check<ValueError>(!batch.empty(), "data loader", "the sampler gave a batch without samples");
+    for (int64_t index : batch)
+      check<IndexError>(index >= 0 && static_cast<size_t>(index) < size, "data loader",
+                        "the sampler gave sample {} of a dataset of {}", index, size);
+  }
+}
+
+void rethrow_for(int64_t index, size_t batch, uint64_t epoch) {
+  std::string what = "an exception of unknown type";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {  // NOLINT: it is nested below all the same
+  }
+  std::throw_with_nested(SampleError(
+      fmt::format("data loader: sample {} (of batch {}, epoch {}): {}", index, batch, epoch, what), "data loader"));
+}
+
+io::State position_state(const Position& position, size_t size, const LoaderOptions& options) {
+  return {{"epoch", static_cast<int64_t>(position.epoch)},
+          {"batch", static_cast<int64_t>(position.batch)},
+          {"seed", static_cast<int64_t>(options.seed)},
+          {"samples", static_cast<int64_t>(size)},
+          {"batch_size", static_cast<int64_t>(options.batch_size)}};
+}
+
+void load_position(Position& position, const io::State& state, size_t size, const LoaderOptions& options) {
+  io::State here = position_state(position, size, options);
+  for (const char* name : {"seed", "samples", "batch_size"})
+    check<ValueError>(state[name].as<int64_t>() == here[name].as<int64_t>(), "data loader",
+                      "the state was taken with {} = {}, and this loader has {}: it would not go on with the same data",
+                      name, state[name].as<int64_t>(), here[name].as<int64_t>());
+  int64_t epoch = state["epoch"].as<int64_t>(), batch = state["batch"].as<int64_t>();
+  check<ValueError>(epoch >= 0 && batch >= 0, "data loader", "epoch {} and batch {} cannot be", epoch, batch);
+  position = {static_cast<uint64_t>(epoch), static_cast<size_t>(batch), true};
+}
+
+}  // namespace tutti::data::detail

@@ -1,0 +1,61 @@
+// The hooks of a module.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tutti/nn/module.h"
+
+namespace tutti::nn::detail {
+
+/// Hooks of one kind. Copies share the entries, so that a handle removes its hook from all of them.
+template <class Function>
+class HookList {
+ public:
+  struct Entry {
+    Function function;
+    bool removed = false;
+  };
+
+  HookHandle add(Function function) {
+    std::erase_if(entries_, [](const auto& e) { return e->removed; });
+    auto entry = std::make_shared<Entry>(Entry{std::move(function)});
+    entries_.push_back(entry);
+    return HookHandle([weak = std::weak_ptr<Entry>(entry)] {
+      if (auto e = weak.lock()) e->removed = true;
+    });
+  }
+  bool empty() const {
+    for (const auto& e : entries_)
+      if (!e->removed) return false;
+    return true;
+  }
+  /// Calls each; one that is added or removed meanwhile is not disturbed.
+  template <class... Args>
+  void run(Args&... args) const {
+    for (const auto& e : std::vector<std::shared_ptr<Entry>>(entries_))
+      if (!e->removed) e->function(args...);
+  }
+  void unshare() {
+    for (auto& e : entries_) e = std::make_shared<Entry>(*e);
+  }
+
+ private:
+  std::vector<std::shared_ptr<Entry>> entries_;
+};
+
+struct Hooks {
+  HookList<ForwardPreHook> forward_pre;
+  HookList<ForwardHook> forward;
+  HookList<BackwardPreHook> backward_pre;
+  HookList<BackwardHook> backward;
+
+  void unshare() {
+    forward_pre.unshare();
+    forward.unshare();
+    backward_pre.unshare();
+    backward.unshare();
+  }
+};
+
+}  // namespace tutti::nn::detail

@@ -1,0 +1,85 @@
+#include "tutti/nn/linear.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "tutti/nn/container.h"
+#include "tutti/nn/init.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check<ShapeError>(weight.dim() == 2 && x.dim() >= 1 && x.size(-1) == weight.size(1), "linear",
+                    "takes inputs of [..., in] and weights of [out, in], not {} and {}", x, weight);
+  check<ShapeError>(!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)), "linear",
+                    "takes a bias of [{}], not {}", weight.size(0), bias);
+  Tensor rows = x.dim() == 2 ? x : x.reshape({x.numel() / std::max<int64_t>(1, x.size(-1)), x.size(-1)});
+  if (x.dim() != 2 && x.size(-1) == 0) rows = x.reshape({Shape(x.sizes()).product(), 0});
+  Tensor y = bias.defined() ? addmm(bias, rows, weight.t()) : mm(rows, weight.t());
+  if (x.dim() == 2) return y;
+  Shape sizes = x.sizes();
+  sizes[sizes.size() - 1] = weight.size(0);
+  return y.view(sizes);
+}
+
+Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias) {
+  check<ShapeError>(weight.dim() == 3 && a.dim() >= 1 && b.dim() == a.dim() && a.size(-1) == weight.size(1) &&
+                        b.size(-1) == weight.size(2),
+                    "bilinear", "takes [..., in1], [..., in2] and weights of [out, in1, in2], not {}, {} and {}", a, b,
+                    weight);
+  Tensor y = einsum("...i,oij,...j->...o", {a, weight, b});
+  return bias.defined() ? y + bias : y;
+}
+
+namespace nn {
+
+namespace {
+Options made(const LinearOptions& o) { return {.dtype = o.dtype, .device = o.device}; }
+
+void draw(const Tensor& weight, const Tensor& bias) {
+  double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, weight.size(1))));
+  init::uniform_(weight, -bound, bound);
+  if (bias.defined()) init::uniform_(bias, -bound, bound);
+}
+}  // namespace
+
+Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : weight(empty({out, in}, made(options))) {
+  if (options.bias) bias = empty({out}, made(options));
+  reset_parameters();
+}
+void Linear::reset_parameters() { draw(weight, bias); }
+
+LazyLinear::LazyLinear(int64_t out, const LinearOptions& options) : out(out), weight(Parameter::lazy()) {
+  if (options.bias) bias = Parameter::lazy();
+}
+Tensor LazyLinear::forward(const Tensor& x) {
+  if (!weight.defined()) {
+    Options like{.dtype = x.dtype(), .device = x.device()};
+    weight = empty({out, x.size(-1)}, like);
+    if (bias.awaited) bias = empty({out}, like);
+    draw(weight, bias);
+  }
+  return linear(x, weight, bias);
+}
+
+Bilinear::Bilinear(int64_t in1, int64_t in2, int64_t out, const LinearOptions& options)
+    : weight(empty({out, in1, in2}, made(options))) {
+  if (options.bias) bias = empty({out}, made(options));
+  draw(weight, bias);
+}
+
+Tensor Unflatten::forward(const Tensor& x) {
+  Shape all;
+  int64_t at = dim < 0 ? dim + x.dim() : dim;
+  check<ShapeError>(at >= 0 && at < x.dim(), "Unflatten", "there is no dim {} in {}", dim, x);
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (d != at) all.push_back(x.size(d));
+    if (d == at)
+      for (int64_t s : sizes) all.push_back(s);
+  }
+  return x.reshape(all);
+}
+
+}  // namespace nn
+}  // namespace tutti

@@ -1,0 +1,56 @@
+// The tree of modules as text.
+#include <ostream>
+
+#include "base/check.h"
+#include "nn/visit.h"
+#include "tutti/nn/module.h"
+
+namespace tutti::nn {
+namespace {
+
+std::string with_commas(int64_t n) {
+  std::string digits = std::to_string(n);
+  for (auto i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), ",");
+  return digits;
+}
+
+// What one module has of its own: numbers as text, tensors as shapes, children.
+struct Parts final : detail::FieldVisitor {
+  std::string text;
+  std::vector<std::pair<std::string, ModuleBase*>> children;
+
+  void add(const std::string& name, const std::string& value) {
+    text += (text.empty() ? "" : ", ") + name + "=" + value;
+  }
+  void add(const std::string& name, const Tensor& t) { add(name, t.defined() ? to_string(t.sizes()) : "none"); }
+  void parameter(const std::string& name, Parameter& p) override { add(name, p); }
+  void buffer(const std::string& name, Buffer& b) override { add(name, b); }
+  void module(const std::string& name, ModuleBase& m) override { children.emplace_back(name, &m); }
+  void other(const std::string& name, const std::function<std::string()>& value) override { add(name, value()); }
+};
+
+void print(std::string& out, ModuleBase& module, const std::string& name, const std::string& indent) {
+  Parts parts;
+  module.visit_fields(parts);
+  out += indent + (name.empty() ? "" : name + ": ") + module.type_name() + "(" + parts.text + ")";
+  if (int64_t count = module.parameter_count()) out += "  " + with_commas(count);
+  out += "\n";
+  for (auto& [child_name, child] : parts.children) print(out, *child, child_name, indent + "  ");
+}
+
+}  // namespace
+
+std::string to_string(const ModuleBase& module) {
+  std::string out;
+  print(out, const_cast<ModuleBase&>(module), "", "");
+  int64_t trained = 0;
+  for (const Tensor& p : module.parameters())
+    if (p.requires_grad()) trained += p.numel();
+  int64_t all = module.parameter_count();
+  out += with_commas(all) + " parameters" + (trained == all ? "" : ", " + with_commas(trained) + " trained") + "\n";
+  return out;
+}
+
+std::ostream& operator<<(std::ostream& out, const ModuleBase& module) { return out << to_string(module); }
+
+}  // namespace tutti::nn
