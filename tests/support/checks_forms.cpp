@@ -289,7 +289,7 @@ void check_empty(const Row& row) {
         try {
           outputs = row.body(inputs);
           TensorList gradients = weighted_gradients(outputs, inputs);
-          for (size_t i = 0, g = 0; i < inputs.size(); ++i)
+          for (size_t i = 0, g = 0; i < inputs.size() && g < gradients.size(); ++i)
             if (inputs[i].requires_grad()) {
               EXPECT_EQ(gradients[g++].sizes(), inputs[i].sizes());
             }
