@@ -222,8 +222,6 @@ def fill(file):
     case("kthvalue", lambda x: (*x.kthvalue(2), *x.kthvalue(3, 0, True)), distinct(3, 4), "f")
     case("kthvalue", lambda x: (*x.kthvalue(2), *x.kthvalue(3, 0, True)), distinct_whole(3, 4), "i")
     case("bincount", lambda i: (torch.bincount(i), torch.bincount(i, minlength=7)), lambda x: [index(0, 3, 1, 3)], "i")
-    weighted = lambda i, w: torch.zeros(4, dtype=double).index_add(0, i, w)  # torch.bincount has no gradient
-    case("bincount.weights", weighted, lambda x: [index(0, 3, 1, 3), x.value(4)], "f")
     hot = lambda x: [index([0, 3, 1], [2, 2, 0])]
     case("one_hot", lambda i: F.one_hot(i, 4), hot, "i")
     case("one_hot.unknown", lambda i: F.one_hot(i), hot, "i")

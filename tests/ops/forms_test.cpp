@@ -239,6 +239,9 @@ TEST(Unique, SortedWithInverseAndCounts) {
 TEST(Counts, OfBins) {
   EXPECT_THAT(values(bincount(tensor({2, 0, 2}))), ElementsAre(1, 0, 2));
   EXPECT_THAT(values(bincount(tensor({1, 1}, {u8}), tensor({3, 4}))), ElementsAre(0, 7));
+  Tensor w = tensor({0.5, 2.0, 4.0}, {.requires_grad = true});
+  EXPECT_THAT(values(bincount(tensor({3, 0, 3}), w)), ElementsAre(2, 0, 0, 4.5));
+  EXPECT_THAT(values(grad(sum(bincount(tensor({3, 0, 3}), w) * arange(4)), w)), ElementsAre(3, 0, 3));
   EXPECT_EQ(bincount(zeros({0}, i64), {}, 2).sizes(), (Shape{2}));
   EXPECT_THAT(message_of<ValueError>([] { bincount(tensor({1, -2})); }), HasSubstr("-2"));
   EXPECT_THROW(bincount(tensor({1.0})), DTypeError);

@@ -381,7 +381,7 @@ TEST(Random, DropoutGradientsUseTheSameMask) {
   EXPECT_EQ(values(all.grad()), Doubles(3, 0));
 }
 
-TEST(Random, GeneratorsOfRanksDiffer) {
+TEST(Random, GeneratorsOfRanksAndThreadsDiffer) {
   EXPECT_EQ(Generator().state().seed, 0u);
   auto first_of = [](int rank) {
     float value = 0;
@@ -391,9 +391,15 @@ TEST(Random, GeneratorsOfRanksDiffer) {
     }).join();
     return value;
   };
-  float plain = first_of(-1);
+  float plain = 0;  // of the main thread
+  {
+    ContextGuard fresh{Context()};
+    plain = rand({1}).item<float>();
+  }
   manual_seed(0);
   EXPECT_EQ(rand({1}).item<float>(), plain);
+  EXPECT_NE(first_of(-1), plain);
+  EXPECT_NE(first_of(-1), first_of(-1));
   EXPECT_NE(first_of(0), first_of(1));
   EXPECT_NE(first_of(0), plain);
   EXPECT_EQ(first_of(1), first_of(1));

@@ -162,7 +162,9 @@ const Operator last_writers_op{
           const Tensor& x = c.input(0);
           Tensor dense = make_alias(x, x.sizes(), contiguous_strides(x.sizes()), x.storage_offset());  // never read
           Offsets offsets = offsets_of(dense, c.inputs.subspan(1), dims, c.output().sizes(), "index_put");
-          std::vector<bool> written(position(x.numel()));
+          size_t places = 1;  // an empty dim has room for none, but indices of other dims still point somewhere
+          for (int64_t s : x.sizes()) places *= position(std::max<int64_t>(s, 1));
+          std::vector<bool> written(places);
           const auto* at = offsets.at.data<int64_t>();
           bool* last = c.output().data<bool>();
           for (int64_t k = offsets.at.numel(); k-- > 0;) {

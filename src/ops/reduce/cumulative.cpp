@@ -178,10 +178,10 @@ Tensor reduction::exclusive_cumprod(const Tensor& x, int64_t dim, bool reverse) 
 }
 
 Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return cumulate(cumsum_op, dtype ? cast(x, *dtype) : x, dim);
+  return cumulate(cumsum_op, cast_first(x, dtype, "cumsum"), dim);
 }
 Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return cumulate(cumprod_op, dtype ? cast(x, *dtype) : x, dim);
+  return cumulate(cumprod_op, cast_first(x, dtype, "cumprod"), dim);
 }
 Tensor& cumsum_out(Tensor& out, const Tensor& x, int64_t dim) {
   check_strided(x, "cumsum");

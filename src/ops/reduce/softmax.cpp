@@ -273,10 +273,10 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 Tensor softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return normalize(softmax_op, dtype ? cast(x, *dtype) : x, dim);
+  return normalize(softmax_op, cast_first(x, dtype, "softmax"), dim);
 }
 Tensor log_softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return normalize(log_softmax_op, dtype ? cast(x, *dtype) : x, dim);
+  return normalize(log_softmax_op, cast_first(x, dtype, "log_softmax"), dim);
 }
 Tensor& softmax_out(Tensor& out, const Tensor& x, int64_t dim) {
   check_floating(x, "softmax");

@@ -86,10 +86,6 @@ const bool indexing = add_rows({
     row("bincount", [](In x) -> Out { return {bincount(x[0]), bincount(x[0], {}, 7)}; }, {{indices({4}, {0, 3, 1, 3})}})
         .no_gradient()
         .dynamic(),
-    row("bincount.weights", [](In x) -> Out { return {bincount(x[0], x[1])}; },
-        {{indices({4}, {0, 3, 1, 3}), value({4})}})
-        .takes(kFloat)
-        .dynamic(),
     row("one_hot", [](In x) -> Out { return {one_hot(x[0], 4)}; }, {{indices({2, 3}, {0, 3, 1, 2, 2, 0})}})
         .no_gradient(),
     row("one_hot.unknown", [](In x) -> Out { return {one_hot(x[0])}; }, {{indices({2, 3}, {0, 3, 1, 2, 2, 0})}})
