@@ -12,6 +12,8 @@ import pathlib
 
 import torch
 
+import embedding
+import loss
 import operators
 import pointwise
 from cases import File
@@ -24,6 +26,8 @@ if __name__ == "__main__":
         ("pointwise", pointwise.fill),
         ("special", pointwise.fill_special),
         ("operators", operators.fill),
+        ("loss", loss.fill),
+        ("embedding", embedding.fill),
     ]:
         file = File()
         fill(file)
