@@ -12,6 +12,7 @@ import pathlib
 
 import torch
 
+import attention
 import embedding
 import loss
 import operators
@@ -28,6 +29,7 @@ if __name__ == "__main__":
         ("operators", operators.fill),
         ("loss", loss.fill),
         ("embedding", embedding.fill),
+        ("attention", attention.fill),
     ]:
         file = File()
         fill(file)
