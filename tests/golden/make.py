@@ -17,6 +17,7 @@ import embedding
 import loss
 import operators
 import pointwise
+import rnn
 from cases import File
 
 here = pathlib.Path(__file__).parent
@@ -30,6 +31,7 @@ if __name__ == "__main__":
         ("loss", loss.fill),
         ("embedding", embedding.fill),
         ("attention", attention.fill),
+        ("rnn", rnn.fill),
     ]:
         file = File()
         fill(file)

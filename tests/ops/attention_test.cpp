@@ -143,6 +143,11 @@ TEST(Attention, TakesOtherDtypesAndEmptyInput) {
   Tensor q = zeros({2, 0, 3}).requires_grad_(), k = ones({2, 5, 3}).requires_grad_();
   scaled_dot_product_attention(q, k, k).sum().backward();
   EXPECT_EQ(values(k.grad()), Doubles(30, 0));
+  Tensor flat = ones({2, 0}).requires_grad_(), rows = reshape(tensor({1.0, 3.0}), {2, 1}).requires_grad_();
+  Tensor even = scaled_dot_product_attention(flat, flat, rows);
+  EXPECT_EQ(values(even), (Doubles{2, 2}));
+  even.sum().backward();
+  EXPECT_EQ(values(rows.grad()), (Doubles{1, 1}));
   Tensor meta = zeros({2, 5, 3}, {.device = "meta"});
   EXPECT_EQ(scaled_dot_product_attention(meta, meta, meta).sizes(), (Shape{2, 5, 3}));
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -73,6 +74,12 @@ struct Sizes {
 void multiply(DType dtype, int64_t rows, int64_t columns, int64_t depth, Matrix a, Matrix b, void* c, int64_t c_row,
               double alpha, double beta) {
   if (rows == 0 || columns == 0) return;
+  if (depth == 0) {
+    auto bytes = static_cast<size_t>(columns) * size_of(dtype);
+    for (int64_t r = 0; r < rows && beta == 0; ++r)
+      std::memset(static_cast<std::byte*>(c) + r * c_row * static_cast<int64_t>(size_of(dtype)), 0, bytes);
+    return;
+  }
   multiply_tiles_pointer()({dtype, rows, columns, depth, a, b, c, c_row, c, c_row, alpha, beta});
 }
 
