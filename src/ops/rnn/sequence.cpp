@@ -115,6 +115,16 @@ int64_t grain_of(const Sizes& s, int64_t piece) {
   return static_cast<int64_t>(std::clamp(0x1p18 / std::max(work, 1.0), 1.0, 1e6));
 }
 
+// Rows of a step lie far apart, and only a piece of each is used: the machine does not foresee that. So they are asked
+// for before the step's product, which takes long enough for them to come.
+template <class T>
+void fetch_rows(const T* first, int64_t rows, int64_t stride, int64_t count) {
+  if (!first) return;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < count; i += static_cast<int64_t>(64 / sizeof(T)))
+      __builtin_prefetch(first + r * stride + i);
+}
+
 // ---- Forward
 
 // Biases of x's part: both where the sums are one, and of a gru's n only x's.
@@ -169,6 +179,7 @@ struct Forward {
     int64_t first = p * Slivers<T>::piece, count = std::min(Slivers<T>::piece, s.units - first);
     const T* before = hidden + t * s.batch * s.units;
     T* sums = gates + t * s.batch * gate_row + first;
+    for (int64_t g = 0; g < s.gates; ++g) fetch_rows(sums + g * s.units, s.batch, gate_row, count);
     for (int64_t g = 0; g < s.gates; ++g) {
       bool apart = cell == Cell::gru && g == 2;  // the recurrent part of n stays a number of its own
       const T* bias = apart && b_hh.defined() ? b_hh.data<T>() + 2 * s.units + first : nullptr;
@@ -253,7 +264,8 @@ struct Backward {
 
   void step(int64_t t, int64_t p, const Slivers<T>& slivers) const {
     int64_t first = p * Slivers<T>::piece, count = std::min(Slivers<T>::piece, s.units - first);
-    int64_t row = s.gates * s.units;
+    int64_t row = s.gates * s.units, kept = s.kept * s.units;
+    if (t >= 0) fetch(t, first, count, kept);
     if (t + 1 < s.steps)
       multiply_panel_pointer()({.dtype = dtype_of<T>,
                                 .rows = s.batch,
@@ -267,6 +279,16 @@ struct Backward {
                                 .bias = nullptr,
                                 .adds = true});
     for (int64_t b = 0; b < s.batch; ++b) t < 0 ? add_first(b, first, count) : cell_step(t, b, first, count);
+  }
+
+  void fetch(int64_t t, int64_t first, int64_t count, int64_t kept) const {
+    int64_t now = (t + 1) * s.batch * s.units + first, before = now - s.batch * s.units, row = s.gates * s.units;
+    for (int64_t g = 0; g < s.kept; ++g)
+      fetch_rows(gates + t * s.batch * kept + g * s.units + first, s.batch, kept, count);
+    for (int64_t g = 0; g < s.gates; ++g)
+      fetch_rows(x_gates + t * s.batch * row + g * s.units + first, s.batch, row, count);
+    fetch_rows(cells ? cells + before : hidden + before, s.batch, s.units, count);
+    fetch_rows(hidden_grad ? hidden_grad + now : nullptr, s.batch, s.units, count);
   }
 
   // What arrives from outside for the states before the first step.
