@@ -33,6 +33,8 @@ using products::Product;
 constexpr const char* kName = "scaled_dot_product_attention";
 // Scores of a block are to stay in the second-level cache, in the backward pass together with their gradients.
 constexpr int64_t kQueries = 64, kKeys = 256, kKeysBackward = 128;
+// Queries of a block: few under a causal mask, since a block computes up to the last key that any of them sees.
+int64_t queries_of(bool causal) { return causal ? kQueries / 2 : kQueries; }
 constexpr int64_t kNoLimit = INT64_MAX / 2;
 
 struct Attend {
@@ -124,7 +126,7 @@ void forward_block(const Call& c, const Sizes& s, int64_t batch, int64_t i, T* b
   const Tensor& mask = c.input(3);
   Part q = part_of(c.input(0), batch), k = part_of(c.input(1), batch), v = part_of(c.input(2), batch),
        m = part_of(mask, batch), out = part_of(c.output(0), batch), logs = part_of(c.output(1), batch, 1);
-  int64_t rows = std::min(kQueries, s.queries - i);
+  int64_t rows = std::min(queries_of(a.causal), s.queries - i);
   T *scores = buffer, *top = scores + kQueries * kKeys, *sum = top + kQueries, *correction = sum + kQueries;
   std::fill_n(top, rows, -std::numeric_limits<T>::infinity());
   std::fill_n(sum, rows, T(0));
@@ -151,11 +153,11 @@ void forward(const Call& c) {
   Tensor mask = with_rows(c.input(3));
   const Tensor* inputs[] = {&c.input(0), &c.input(1), &c.input(2), &mask};
   Call ready{c.op, inputs, c.attributes, c.outputs};
-  int64_t blocks = (s.queries + kQueries - 1) / kQueries;
-  parallel_for(s.batch * blocks, grain_of(s, std::min(kQueries, s.queries)), [&](int64_t begin, int64_t end) {
+  int64_t step = queries_of(c.as<Attend>().causal), blocks = (s.queries + step - 1) / step;
+  parallel_for(s.batch * blocks, grain_of(s, std::min(step, s.queries)), [&](int64_t begin, int64_t end) {
     auto buffer = std::make_unique_for_overwrite<T[]>(kQueries * (kKeys + 3));
     for (int64_t unit = begin; unit < end; ++unit)
-      forward_block(ready, s, unit / blocks, unit % blocks * kQueries, buffer.get());
+      forward_block(ready, s, unit / blocks, unit % blocks * step, buffer.get());
   });
 }
 
@@ -183,18 +185,19 @@ struct Backward {
     logs = reinterpret_cast<const T*>(part_of(c.input(6), batch, 1).data);
     attending::dot_rows_pointer()(dtype, at(g, 0), g.row, at(out, 0), out.row, s.queries, s.width, delta);
     for (int64_t i = 0; i < s.queries && s.keys == 0; ++i) std::fill_n(at(dq, i), s.depth, T(0));
+    int64_t step = queries_of(a.causal);
     for (int64_t j = 0; j < s.keys; j += kKeysBackward) {
       int64_t columns = std::min(kKeysBackward, s.keys - j);
-      // With a causal mask, queries before these keys do not see them.
-      int64_t first =
-          a.causal ? std::min(j / kQueries * kQueries, (s.queries + kQueries - 1) / kQueries * kQueries) : 0;
-      if (first >= s.queries)
-        for (int64_t r = j; r < j + columns; ++r) {
-          std::fill_n(at(dk, r), s.depth, T(0));
-          std::fill_n(at(dv, r), s.width, T(0));
-        }
-      for (int64_t i = first; i < s.queries; i += kQueries)
-        block(i, std::min(kQueries, s.queries - i), j, columns, i > first);
+      // With a causal mask, queries before these keys do not see them, nor any of a block those after its last.
+      int64_t first = a.causal ? j / step * step : 0;
+      for (int64_t r = j; r < j + columns && a.causal; ++r) {
+        std::fill_n(at(dk, r), s.depth, T(0));
+        std::fill_n(at(dv, r), s.width, T(0));
+      }
+      for (int64_t i = first; i < s.queries; i += step) {
+        int64_t rows = std::min(step, s.queries - i), seen = a.causal ? std::min(columns, i + rows - j) : columns;
+        block(i, rows, j, seen, a.causal || i > first);
+      }
     }
   }
 

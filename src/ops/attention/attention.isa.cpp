@@ -88,7 +88,7 @@ void forward(const Block& b, T* scores, T* top, T* sum, T* correction) {
       total = total + e;
     }
     for (int64_t c = limit; c < b.columns; ++c) scores[c] = T(0);
-    correction[r] = old == now ? T(1) : exp_one<T>(old - shift);
+    correction[r] = old == now ? T(1) : old == -kInfinity<T> ? T(0) : exp_one<T>(old - shift);
     sum[r] = sum[r] * correction[r] + fold_lanes(total, [](auto p, auto q) { return p + q; });
     top[r] = now;
   }
