@@ -214,18 +214,28 @@ TEST(Rnn, DropsBetweenLayersWhenTraining) {
 }
 
 TEST(Rnn, HasTheSameBitsOnAnyThreads) {
-  for (auto [label, cell] : kCells) {
-    auto result = [&](int threads) {
-      ThreadsGuard guard(threads);
-      Case k = make_case(cell, 3, 12, 128, 256, f32);
-      recurrent::States s = recurrent::run_sequence(k.x, {cell, k.h, k.c, k.w, {}});
-      TensorList all = gradients_of(s, k);
-      all.push_back(s.hidden.detach());
-      return all;
-    };
-    TensorList one = result(1), four = result(4);
-    for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(identical(one[i], four[i])) << label << " " << i;
-  }
+  for (auto [label, cell] : kCells)
+    for (int64_t batch : {12, 3}) {  // shared by rows, and by units
+      auto result = [&](int threads) {
+        ThreadsGuard guard(threads);
+        Case k = make_case(cell, 3, batch, 128, 256, f32);
+        recurrent::States s = recurrent::run_sequence(k.x, {cell, k.h, k.c, k.w, {}});
+        TensorList all = gradients_of(s, k);
+        all.push_back(s.hidden.detach());
+        return all;
+      };
+      TensorList one = result(1), four = result(4);
+      for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(identical(one[i], four[i])) << label << " " << i;
+    }
+}
+
+TEST(Rnn, TakesNarrowInputUnderAutocast) {
+  Case k = make_case(Cell::lstm, 3, 2, 4, 5, f32);
+  Tensor x = k.x.detach().to(bf16);
+  ModeGuard on(kAutocastMode, 0);
+  Tensor y = lstm(x, {}, {k.w}).output;
+  EXPECT_EQ(y.dtype(), f32);
+  EXPECT_TRUE(identical(y, lstm(x.to(f32), {}, {k.w}).output));
 }
 
 TEST(Rnn, RefusesWhatItCannotTake) {

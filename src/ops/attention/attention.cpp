@@ -18,6 +18,7 @@
 #include "ops/again.h"
 #include "ops/matmul/gemm_kernel.h"
 #include "tensor/impl.h"
+#include "tutti/context.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
 #include "tutti/ops/attention.h"
@@ -403,10 +404,14 @@ Tensor in_groups(const Tensor& x, int64_t groups) {
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
+  if (context().modes & kAutocastMode && q.defined() && k.defined() && v.defined()) {
+    DType widest = promote(promote(q.dtype(), k.dtype()), v.dtype());
+    if (q.dtype() != widest || k.dtype() != widest || v.dtype() != widest)
+      return scaled_dot_product_attention(cast(q, widest), cast(k, widest), cast(v, widest), o);
+  }
   check_inputs(q, k, v, o);
   if (q.dtype() == DType::bf16 || q.dtype() == DType::f16) {
-    AttentionOptions wide = o;
-    Tensor out = scaled_dot_product_attention(cast(q, DType::f32), cast(k, DType::f32), cast(v, DType::f32), wide);
+    Tensor out = scaled_dot_product_attention(cast(q, DType::f32), cast(k, DType::f32), cast(v, DType::f32), o);
     return cast(out, q.dtype());
   }
   int64_t heads = q.dim() > 2 ? q.size(-3) : 1, groups = k.dim() > 2 ? k.size(-3) : 1;

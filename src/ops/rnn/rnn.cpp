@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/rnn/sequence.h"
+#include "tutti/context.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
 
@@ -153,6 +154,11 @@ LstmResult run(Cell cell, const Tensor& x, const Tensor& hidden, const Tensor& c
   auto count = static_cast<size_t>(o.layers * (o.bidirectional ? 2 : 1));
   check<ValueError>(weights.size() == count, name, "{} layers in {} directions need {} weights, not {}", o.layers,
                     o.bidirectional ? 2 : 1, count, weights.size());
+  DType wanted = weights[0].w_ih.defined() ? weights[0].w_ih.dtype() : x.dtype();
+  if (context().modes & kAutocastMode && wanted != x.dtype()) {  // what comes from other operators may be narrower
+    auto as_weights = [&](const Tensor& t) { return t.defined() && t.is_floating() ? cast(t, wanted) : t; };
+    return run(cell, as_weights(x), as_weights(hidden), as_weights(cells), weights, o);
+  }
   if (x.dtype() == DType::bf16 || x.dtype() == DType::f16) return run_cast(cell, x, hidden, cells, weights, o);
   if (x.dim() == 2) {
     check<ValueError>(!o.lengths.defined(), name, "lengths are for batches; {} is one sequence", x);

@@ -1,6 +1,7 @@
 // The fused operator of one recurrent layer. The part of the gates that comes from x is one large product for all
 // steps, and so are the gradients of x and of the weights; what has to go step by step is the product with the state
-// before and the cell itself. Threads share each step by pieces of units.
+// before and the cell itself. Threads share the batch, each going through all steps on its own; or, where the batch is
+// small, each step by pieces of units. No element's sum depends on how that is cut.
 #include "ops/rnn/sequence.h"
 
 #include <algorithm>
@@ -109,10 +110,34 @@ Slivers<T> backward_slivers(const T* w_hh, const Sizes& s) {
   return slivers;
 }
 
-// How many pieces a thread takes at a time: a step's whole work may not be worth two threads.
-int64_t grain_of(const Sizes& s, int64_t piece) {
-  double work = static_cast<double>(s.batch) * static_cast<double>(s.gates * s.units) * static_cast<double>(piece);
-  return static_cast<int64_t>(std::clamp(0x1p18 / std::max(work, 1.0), 1.0, 1e6));
+// Rows of the batch.
+struct Rows {
+  int64_t begin, end;
+  int64_t count() const { return end - begin; }
+};
+
+// Calls step(t, piece, rows) for t = first, first + by, ... before `end`, all pieces and all rows; steps in order.
+template <class Step>
+void for_steps(const Sizes& s, int64_t first, int64_t end, int64_t by, int64_t pieces, int64_t piece, Step&& step) {
+  // With fewer rows, reading the weights takes longer than computing with them.
+  constexpr int64_t least_rows = 4;
+  double work = static_cast<double>(s.batch) * static_cast<double>(s.gates * s.units) * static_cast<double>(s.units);
+  int64_t groups = std::min<int64_t>(thread_share(), s.batch / least_rows);
+  if (groups > 1 && work * static_cast<double>(s.steps) > 0x1p20) {
+    int64_t share = (s.batch + groups - 1) / groups;
+    parallel_for(s.batch, share, [&](int64_t begin, int64_t stop) {
+      for (int64_t t = first; t != end; t += by)
+        for (int64_t p = 0; p < pieces; ++p) step(t, p, Rows{begin, stop});
+    });
+    return;
+  }
+  // A step's whole work may not be worth two threads.
+  double part = work * static_cast<double>(piece) / static_cast<double>(s.units);
+  auto grain = static_cast<int64_t>(std::clamp(0x1p18 / std::max(part, 1.0), 1.0, 1e6));
+  for (int64_t t = first; t != end; t += by)
+    parallel_for(pieces, grain, [&](int64_t begin, int64_t stop) {
+      for (int64_t p = begin; p < stop; ++p) step(t, p, Rows{0, s.batch});
+    });
 }
 
 // Rows of a step lie far apart, and only a piece of each is used: the machine does not foresee that. So they are asked
@@ -168,23 +193,20 @@ struct Forward {
 
   void run() {
     Slivers<T> slivers = forward_slivers(w_hh.data<T>(), s);
-    int64_t grain = grain_of(s, Slivers<T>::piece);
-    for (int64_t t = 0; t < s.steps; ++t)
-      parallel_for(slivers.pieces(), grain, [&](int64_t begin, int64_t end) {
-        for (int64_t p = begin; p < end; ++p) step(t, p, slivers);
-      });
+    for_steps(s, 0, s.steps, 1, slivers.pieces(), Slivers<T>::piece,
+              [&](int64_t t, int64_t p, Rows rows) { step(t, p, rows, slivers); });
   }
 
-  void step(int64_t t, int64_t p, const Slivers<T>& slivers) const {
+  void step(int64_t t, int64_t p, Rows rows, const Slivers<T>& slivers) const {
     int64_t first = p * Slivers<T>::piece, count = std::min(Slivers<T>::piece, s.units - first);
-    const T* before = hidden + t * s.batch * s.units;
-    T* sums = gates + t * s.batch * gate_row + first;
-    for (int64_t g = 0; g < s.gates; ++g) fetch_rows(sums + g * s.units, s.batch, gate_row, count);
+    const T* before = hidden + (t * s.batch + rows.begin) * s.units;
+    T* sums = gates + (t * s.batch + rows.begin) * gate_row + first;
+    for (int64_t g = 0; g < s.gates; ++g) fetch_rows(sums + g * s.units, rows.count(), gate_row, count);
     for (int64_t g = 0; g < s.gates; ++g) {
       bool apart = cell == Cell::gru && g == 2;  // the recurrent part of n stays a number of its own
       const T* bias = apart && b_hh.defined() ? b_hh.data<T>() + 2 * s.units + first : nullptr;
       multiply_panel_pointer()({.dtype = dtype_of<T>,
-                                .rows = s.batch,
+                                .rows = rows.count(),
                                 .columns = count,
                                 .depth = s.units,
                                 .a = before,
@@ -196,7 +218,7 @@ struct Forward {
                                 .adds = !apart});
     }
     const int64_t* length = lengths.defined() ? lengths.data<int64_t>() : nullptr;
-    for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t b = rows.begin; b < rows.end; ++b) {
       int64_t old = (t * s.batch + b) * s.units + first, now = old + s.batch * s.units;
       if (length && t >= length[b]) {
         std::copy_n(hidden + old, count, hidden + now);
@@ -207,7 +229,7 @@ struct Forward {
                               .cell = cell,
                               .count = count,
                               .gate = s.units,
-                              .gates = sums + b * gate_row,
+                              .gates = sums + (b - rows.begin) * gate_row,
                               .h_before = hidden + old,
                               .h = hidden + now,
                               .c_before = cells ? cells + old : nullptr,
@@ -254,41 +276,37 @@ struct Backward {
 
   void run() {
     Slivers<T> slivers = backward_slivers(w_hh.data<T>(), s);
-    int64_t grain = grain_of(s, Slivers<T>::piece);
     // The last turn is the product that takes the gradient to the state before the first step.
-    for (int64_t t = s.steps - 1; t >= -1; --t)
-      parallel_for(slivers.pieces(), grain, [&](int64_t begin, int64_t end) {
-        for (int64_t p = begin; p < end; ++p) step(t, p, slivers);
-      });
+    for_steps(s, s.steps - 1, -2, -1, slivers.pieces(), Slivers<T>::piece,
+              [&](int64_t t, int64_t p, Rows rows) { step(t, p, rows, slivers); });
   }
 
-  void step(int64_t t, int64_t p, const Slivers<T>& slivers) const {
+  void step(int64_t t, int64_t p, Rows rows, const Slivers<T>& slivers) const {
     int64_t first = p * Slivers<T>::piece, count = std::min(Slivers<T>::piece, s.units - first);
-    int64_t row = s.gates * s.units, kept = s.kept * s.units;
-    if (t >= 0) fetch(t, first, count, kept);
+    int64_t row = s.gates * s.units;
+    if (t >= 0) fetch(t, first, count, rows);
     if (t + 1 < s.steps)
       multiply_panel_pointer()({.dtype = dtype_of<T>,
-                                .rows = s.batch,
+                                .rows = rows.count(),
                                 .columns = count,
                                 .depth = row,
-                                .a = h_gates + (t + 1) * s.batch * row,
+                                .a = h_gates + ((t + 1) * s.batch + rows.begin) * row,
                                 .a_row = row,
                                 .sliver = slivers.at(p, 0),
-                                .c = h_carry + first,
+                                .c = h_carry + rows.begin * s.units + first,
                                 .c_row = s.units,
                                 .bias = nullptr,
                                 .adds = true});
-    for (int64_t b = 0; b < s.batch; ++b) t < 0 ? add_first(b, first, count) : cell_step(t, b, first, count);
+    for (int64_t b = rows.begin; b < rows.end; ++b) t < 0 ? add_first(b, first, count) : cell_step(t, b, first, count);
   }
 
-  void fetch(int64_t t, int64_t first, int64_t count, int64_t kept) const {
-    int64_t now = (t + 1) * s.batch * s.units + first, before = now - s.batch * s.units, row = s.gates * s.units;
-    for (int64_t g = 0; g < s.kept; ++g)
-      fetch_rows(gates + t * s.batch * kept + g * s.units + first, s.batch, kept, count);
-    for (int64_t g = 0; g < s.gates; ++g)
-      fetch_rows(x_gates + t * s.batch * row + g * s.units + first, s.batch, row, count);
-    fetch_rows(cells ? cells + before : hidden + before, s.batch, s.units, count);
-    fetch_rows(hidden_grad ? hidden_grad + now : nullptr, s.batch, s.units, count);
+  void fetch(int64_t t, int64_t first, int64_t count, Rows rows) const {
+    int64_t row = s.gates * s.units, kept = s.kept * s.units, from = t * s.batch + rows.begin;
+    int64_t before = from * s.units + first, now = before + s.batch * s.units, n = rows.count();
+    for (int64_t g = 0; g < s.kept; ++g) fetch_rows(gates + from * kept + g * s.units + first, n, kept, count);
+    for (int64_t g = 0; g < s.gates; ++g) fetch_rows(x_gates + from * row + g * s.units + first, n, row, count);
+    fetch_rows(cells ? cells + before : hidden + before, n, s.units, count);
+    fetch_rows(hidden_grad ? hidden_grad + now : nullptr, n, s.units, count);
   }
 
   // What arrives from outside for the states before the first step.
