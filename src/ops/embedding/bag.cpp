@@ -29,23 +29,28 @@ struct Bags {
   TUTTI_FIELDS(padding, sparse, by_frequency)
 };
 
-// Where bags begin, [bags + 1], of indices [n] and offsets [bags] or [bags + 1].
-std::vector<int64_t> bag_starts(const Tensor& offsets, int64_t bags, int64_t n) {
-  std::vector<int64_t> starts = offsets.to_vector<int64_t>();
-  bool has_end = static_cast<int64_t>(starts.size()) == bags + 1;
-  if (!has_end) starts.push_back(n);
-  check<IndexError>(starts[0] == 0 || starts.size() == 1, kName, "the first offset must be 0, not {}", starts[0]);
-  for (size_t b = 1; b < starts.size(); ++b)
+template <class F>
+void with_float(DType dtype, F&& f) {
+  dtype == f64 ? f.template operator()<double>() : f.template operator()<float>();
+}
+
+// Where bags begin, [bags + 1], of n indices and offsets [bags] or [bags + 1].
+void fill_starts(const Tensor& offsets, int64_t bags, int64_t n, int64_t* starts) {
+  Tensor given = cast(offsets.detach(), i64).contiguous();
+  bool has_end = given.numel() == bags + 1;
+  if (given.numel() > 0) std::copy_n(given.data<int64_t>(), given.numel(), starts);
+  check<IndexError>(bags > 0 || n == 0, kName, "there are {} indices and no bag to put them in", n);
+  if (bags == 0) starts[0] = 0;
+  check<IndexError>(starts[0] == 0, kName, "the first offset must be 0, not {}", starts[0]);
+  for (int64_t b = 1; b < given.numel(); ++b)
     check<IndexError>(starts[b] >= starts[b - 1], kName, "offset {} of bag {} is below the one before, {}", starts[b],
                       b, starts[b - 1]);
-  if (has_end)
-    check<IndexError>(starts.back() == n, kName, "the last offset must be the number of indices, {}, not {}", n,
-                      starts.back());
-  else if (bags > 0)
-    check<IndexError>(starts[static_cast<size_t>(bags) - 1] <= n, kName, "offset {} is beyond the {} indices",
-                      starts[static_cast<size_t>(bags) - 1], n);
-  check<IndexError>(bags > 0 || n == 0, kName, "there are {} indices and no bag to put them in", n);
-  return starts;
+  check<IndexError>(!has_end || starts[bags] == n, kName, "the last offset must be the number of indices, {}, not {}",
+                    n, starts[bags]);
+  if (has_end) return;
+  check<IndexError>(bags == 0 || starts[bags - 1] <= n, kName, "offset {} is beyond the {} indices", starts[bags - 1],
+                    n);
+  starts[bags] = n;
 }
 
 // Outputs: where bags begin [bags + 1], the bag of each index [n], the factor of each index [n].
@@ -64,21 +69,24 @@ const Operator bag_layout_op{
         [](const Call& c) {
           const auto& a = c.as<BagLayout>();
           NoGrad guard;
-          std::vector<int64_t> index = c.input(0).to_vector<int64_t>();
-          std::vector<int64_t> starts = bag_starts(c.input(1), a.bags, c.input(0).numel()), bag_of(index.size());
-          std::vector<double> factor(index.size());
-          for (size_t b = 0; b + 1 < starts.size(); ++b) {
-            auto first = static_cast<size_t>(starts[b]), last = static_cast<size_t>(starts[b + 1]);
-            int64_t count = 0;
-            for (size_t k = first; k < last; ++k) count += index[k] != a.padding;
-            for (size_t k = first; k < last; ++k) {
-              bag_of[k] = static_cast<int64_t>(b);
-              factor[k] = index[k] == a.padding ? 0 : a.mean ? 1 / static_cast<double>(count) : 1;
+          Tensor indices = cast(c.input(0).detach(), i64).contiguous();
+          const int64_t* index = indices.data<int64_t>();
+          int64_t *starts = c.output(0).data<int64_t>(), *bag_of = c.output(1).data<int64_t>();
+          fill_starts(c.input(1), a.bags, indices.numel(), starts);
+          Tensor factors = empty({indices.numel()}, {.dtype = a.dtype == f64 ? f64 : f32});
+          with_float(factors.dtype(), [&]<class T>() {
+            T* factor = factors.data<T>();
+            for (int64_t b = 0; b < a.bags; ++b) {
+              int64_t count = 0;
+              for (int64_t k = starts[b]; k < starts[b + 1]; ++k) count += index[k] != a.padding;
+              T each = a.mean ? T(1) / static_cast<T>(count) : T(1);
+              for (int64_t k = starts[b]; k < starts[b + 1]; ++k) {
+                bag_of[k] = b;
+                factor[k] = index[k] == a.padding ? T(0) : each;
+              }
             }
-          }
-          copy_into(c.output(0), tensor(starts));
-          copy_into(c.output(1), tensor(bag_of));
-          copy_into(c.output(2), tensor(factor));
+          });
+          copy_into(c.output(2), factors);
         },
 };
 
@@ -89,11 +97,6 @@ Tensor readable(const Tensor& weight) {
   return w.numel() && w.stride(1) != 1 ? w.contiguous() : w;
 }
 
-template <class F>
-void with_float(DType dtype, F&& f) {
-  dtype == f64 ? f.template operator()<double>() : f.template operator()<float>();
-}
-
 // Inputs: weight, indices, starts, bag of each index, factors.
 void run_sum(const Call& c) {
   Tensor weight = readable(c.input(0)), index = checked_indices(c.input(1), weight.size(0), kName);
@@ -102,22 +105,66 @@ void run_sum(const Call& c) {
   NoGrad guard;
   DType dtype = weight.dtype();
   Tensor factors = cast(c.input(4).detach(), dtype).contiguous(), starts = c.input(2).contiguous();
-  Tensor to = zeros(out.sizes(), {.dtype = dtype, .device = out.device()});
+  Tensor to = out.dtype() == dtype ? out : empty(out.sizes(), {.dtype = dtype, .device = out.device()});
   with_float(dtype, [&]<class T>() {
-    const T *table = weight.data<T>(), *factor = factors.data<T>();
     const auto *at = index.data<int64_t>(), *start = starts.data<int64_t>();
-    int64_t bags = out.size(0), width = out.size(1), padding = c.as<Bags>().padding;
+    int64_t bags = out.size(0), width = out.size(1);
     int64_t grain = std::max<int64_t>(1, kGrain / (width * (index.numel() / bags + 1)));
     parallel_for(bags, grain, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b)
-        for (int64_t k = start[b]; k < start[b + 1]; ++k)
-          if (at[k] != padding)
-            add_scaled_row_pointer()(dtype, to.data<T>() + b * width, table + at[k] * weight.stride(0),
-                                     static_cast<double>(factor[k]), width);
+        sum_bag_pointer()({.dtype = dtype,
+                           .table = weight.raw_data(),
+                           .row = weight.stride(0),
+                           .at = at + start[b],
+                           .factors = factors.data<T>() + start[b],
+                           .count = start[b + 1] - start[b],
+                           .padding = c.as<Bags>().padding,
+                           .width = width},
+                          to.data<T>() + b * width);
     });
   });
-  copy_into(out, to);
+  if (!to.is_same(out)) copy_into(out, to);
 }
+
+// The gradients of rows: row bag_of[k] of g [bags, D] times factor k, [n, D].
+const Operator bag_rows_op{
+    .name = "embedding_bag_rows",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          out[0] = {.sizes = {c.input(1).numel(), c.input(0).size(1)},
+                    .dtype = c.input(0).dtype(),
+                    .device = c.input(0).device()};
+        },
+    .cpu =
+        [](const Call& c) {
+          const Tensor& out = c.output();
+          if (out.numel() == 0) return;
+          NoGrad guard;
+          Tensor g = readable(c.input(0)), bag_of = c.input(1).contiguous();
+          Tensor factors = cast(c.input(2).detach(), g.dtype()).contiguous();
+          Tensor to = out.dtype() == g.dtype() ? out : empty(out.sizes(), {.dtype = g.dtype(), .device = out.device()});
+          int64_t width = out.size(1);
+          with_float(g.dtype(), [&]<class T>() {
+            const int64_t* bag = bag_of.data<int64_t>();
+            parallel_for(out.size(0), std::max<int64_t>(1, kGrain / width), [&](int64_t begin, int64_t end) {
+              for (int64_t k = begin; k < end; ++k)
+                scale_row_pointer()(g.dtype(), g.data<T>() + bag[k] * g.stride(0), factors.data<T>() + k,
+                                    to.data<T>() + k * width, width);
+            });
+          });
+          if (!to.is_same(out)) copy_into(out, to);
+        },
+    .gradient =
+        [](GradientCall& c) {
+          Tensor bag_of = c.input(1), factors = c.input(2), h = c.grad();
+          if (c.needs(0)) {
+            Tensor whole = zeros(c.input_sizes(0), {.dtype = h.dtype(), .device = h.device()});
+            c.set(0, index_add_(whole, 0, bag_of, h * unsqueeze(factors, 1)));
+          }
+          if (c.needs(2)) c.set(2, sum(h * index_select(c.input(0), 0, bag_of), 1));
+        },
+    .saves_inputs = 0b111,
+};
 
 const Operator bag_sum_op{
     .name = kName,
@@ -131,12 +178,12 @@ const Operator bag_sum_op{
     .gradient =
         [](GradientCall& c) {
           const auto& a = c.as<Bags>();
-          Tensor index = cast(c.input(1), i64), rows = index_select(c.grad(), 0, c.input(3)), factors = c.input(4);
+          Tensor index = cast(c.input(1), i64), bag_of = c.input(3), factors = c.input(4), g = c.grad();
           if (c.needs(0))
             c.set(0, table_gradient({c.input_sizes(0)[0], a.padding, a.sparse, a.by_frequency},
-                                    rows * unsqueeze(factors, 1), index));
+                                    call(bag_rows_op, {&g, &bag_of, &factors}), index));
           if (c.needs(4)) {
-            Tensor products = sum(rows * index_select(c.input(0), 0, index), 1);
+            Tensor products = sum(index_select(g, 0, bag_of) * index_select(c.input(0), 0, index), 1);
             Tensor none = zeros({}, {.dtype = products.dtype(), .device = products.device()});
             c.set(4, a.padding < 0 ? products : where(index == a.padding, none, products));
           }

@@ -24,7 +24,18 @@ int64_t wrap_padding(std::optional<int64_t> padding, int64_t rows, const char* n
 /// Shortens the rows that are looked up, in place.
 void renormalize(const Tensor& weight, const Tensor& indices, double max_norm, double p);
 
-/// sum[i] += row[i] · factor
-TUTTI_ISA_DECLARE(add_scaled_row, void, (DType dtype, void* sum, const void* row, double factor, int64_t count))
+/// Some rows of a table of f32 or f64, by number, each with a factor. Those whose number is `padding` are left out.
+struct Bag {
+  DType dtype;
+  const void* table;
+  int64_t row;  // from row to row of the table; a row's numbers lie next to each other
+  const int64_t* at;
+  const void* factors;
+  int64_t count, padding, width;
+};
+/// out [width] = Σ row · factor, in order.
+TUTTI_ISA_DECLARE(sum_bag, void, (const Bag& bag, void* out))
+/// out[i] = row[i] · factor
+TUTTI_ISA_DECLARE(scale_row, void, (DType dtype, const void* row, const void* factor, void* out, int64_t width))
 
 }  // namespace tutti
