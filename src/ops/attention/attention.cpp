@@ -29,7 +29,6 @@ namespace {
 
 using attending::Block;
 using products::Matrix;
-using products::Product;
 
 constexpr const char* kName = "scaled_dot_product_attention";
 // Scores of a block are to stay in the second-level cache, in the backward pass together with their gradients.
