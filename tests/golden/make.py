@@ -12,8 +12,12 @@ import pathlib
 
 import torch
 
+import attention
+import embedding
+import loss
 import operators
 import pointwise
+import rnn
 from cases import File
 
 here = pathlib.Path(__file__).parent
@@ -24,6 +28,10 @@ if __name__ == "__main__":
         ("pointwise", pointwise.fill),
         ("special", pointwise.fill_special),
         ("operators", operators.fill),
+        ("loss", loss.fill),
+        ("embedding", embedding.fill),
+        ("attention", attention.fill),
+        ("rnn", rnn.fill),
     ]:
         file = File()
         fill(file)
