@@ -12,6 +12,9 @@ import pathlib
 
 import torch
 
+import nn_conv
+import nn_norm
+import nn_pool
 import operators
 import pointwise
 from cases import File
@@ -24,6 +27,9 @@ if __name__ == "__main__":
         ("pointwise", pointwise.fill),
         ("special", pointwise.fill_special),
         ("operators", operators.fill),
+        ("nn_conv", nn_conv.fill),
+        ("nn_pool", nn_pool.fill),
+        ("nn_norm", nn_norm.fill),
     ]:
         file = File()
         fill(file)

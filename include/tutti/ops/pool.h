@@ -27,7 +27,7 @@ struct AvgPoolOptions {
   Shape stride = {};  // empty: the kernel
   Shape padding = 0;
   bool ceil_mode = false;
-  bool count_include_pad = true;               // the zeros of the padding count as elements
+  bool count_include_pad = true;                 // the zeros of the padding count as elements
   std::optional<int64_t> divisor_override = {};  // divide by this instead of the number of elements
 };
 Tensor avg_pool1d(const Tensor& x, const Shape& kernel, const AvgPoolOptions& options = {});

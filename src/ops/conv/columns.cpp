@@ -72,7 +72,8 @@ class Columns {
     }
   }
 
-  void multiply(int64_t rows, int64_t columns, int64_t depth, products::Matrix a, products::Matrix b, T* c, double beta) {
+  void multiply(int64_t rows, int64_t columns, int64_t depth, products::Matrix a, products::Matrix b, T* c,
+                double beta) {
     products::gemm({.dtype = dtype_of<T>,
                     .rows = rows,
                     .columns = columns,

@@ -209,7 +209,8 @@ Shape spread(const char* name, const char* what, const Shape& given, size_t dims
 }
 
 void check_tensors(const char* name, const Tensor& x, const Tensor& w, const Tensor& bias, size_t spatial) {
-  check<ValueError>(x.defined() && w.defined(), name, "the input or the weight is undefined: it was never given a value");
+  check<ValueError>(x.defined() && w.defined(), name,
+                    "the input or the weight is undefined: it was never given a value");
   auto dims = static_cast<int64_t>(spatial);
   check<ShapeError>(w.dim() == dims + 2, name, "the weight must have {} dims, not be {}", dims + 2, w);
   check<ShapeError>(x.dim() == dims + 2 || x.dim() == dims + 1, name,
@@ -249,8 +250,8 @@ void check_convolution(const char* name, const Tensor& x, const Tensor& w, const
   for (size_t d = 0; d < a.stride.size(); ++d) {
     int64_t size = x.sizes()[d + 2] + 2 * a.padding[d], reach = a.dilation[d] * (w.sizes()[d + 2] - 1) + 1;
     check<ShapeError>(reach <= size, name,
-                      "the kernel reaches over {} elements along spatial dim {}, the padded input has {}: {}, {}", reach,
-                      d, size, x, w);
+                      "the kernel reaches over {} elements along spatial dim {}, the padded input has {}: {}, {}",
+                      reach, d, size, x, w);
   }
 }
 
@@ -373,10 +374,11 @@ Convolution gradient_options(const char* name, const Tensor& g, const Tensor& ot
   bool fits = w[0] % a.groups == 0 && w[1] * a.groups == x[1];
   for (size_t d = 2; fits && d < x.size(); ++d)
     fits = w[d] > 0 && a.dilation[d - 2] * (w[d] - 1) + 1 <= x[d] + 2 * a.padding[d - 2];
-  check<ShapeError>(fits && g.sizes() == output_sizes(x, w, a), name,
-                    "an input of sizes {} and a weight of sizes {} give no result of {}'s sizes with stride {}, padding "
-                    "{}, dilation {}, groups {}",
-                    x, w, g, a.stride, a.padding, a.dilation, a.groups);
+  check<ShapeError>(
+      fits && g.sizes() == output_sizes(x, w, a), name,
+      "an input of sizes {} and a weight of sizes {} give no result of {}'s sizes with stride {}, padding "
+      "{}, dilation {}, groups {}",
+      x, w, g, a.stride, a.padding, a.dilation, a.groups);
   return a;
 }
 
@@ -392,8 +394,8 @@ Tensor conv_backward_data(const Tensor& gradient, const Tensor& weight, const Sh
 
 Tensor conv_backward_weight(const Tensor& gradient, const Tensor& x, const Shape& weight_sizes,
                             const ConvOptions& options) {
-  Convolution a = gradient_options("conv_backward_weight", gradient, x, x.defined() ? x.sizes() : Shape(),
-                                   weight_sizes, options);
+  Convolution a =
+      gradient_options("conv_backward_weight", gradient, x, x.defined() ? x.sizes() : Shape(), weight_sizes, options);
   a.channels_last = is_channels_last(x);
   return call_weight(gradient, x, a, weight_sizes);
 }

@@ -97,9 +97,7 @@ memory::desc weight_desc(const Problem& p, const Shape& strides) {
   return {dims, memory::data_type::f32, steps};
 }
 
-memory::desc any_layout(const memory::desc& d) {
-  return {d.dims(), memory::data_type::f32, memory::format_tag::any};
-}
+memory::desc any_layout(const memory::desc& d) { return {d.dims(), memory::data_type::f32, memory::format_tag::any}; }
 
 // What the primitive is told of x and y. Channels-last stays as it is, and costs no reordering; for contiguous ones
 // oneDNN chooses the layout (with channels in blocks), which is worth the reordering: plain nchw takes 2-3 times as
@@ -175,7 +173,8 @@ Key key_of(const Problem& p, const Operands& o, int threads) {
                 is_channels_last(o.y) << 4 | o.bias.defined() << 5);
   key.push_back(threads);
   key.push_back(p.groups);
-  for (const Shape* s : {&p.x, &p.w, &p.y, &p.stride, &p.padding, &p.dilation}) key.insert(key.end(), s->begin(), s->end());
+  for (const Shape* s : {&p.x, &p.w, &p.y, &p.stride, &p.padding, &p.dilation})
+    key.insert(key.end(), s->begin(), s->end());
   return key;
 }
 
@@ -211,9 +210,9 @@ dnnl::stream& stream() {
 
 void Slot::run(memory& from, memory& to) const {
   Buffer scratch(scratchpad.get_size());
-  reorder->execute(stream(), {{DNNL_ARG_FROM, from},
-                              {DNNL_ARG_TO, to},
-                              {DNNL_ARG_SCRATCHPAD, memory(scratchpad, engine(), scratch.data())}});
+  reorder->execute(
+      stream(),
+      {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, memory(scratchpad, engine(), scratch.data())}});
   stream().wait();
 }
 

@@ -12,7 +12,8 @@ enum class Pass : uint8_t { forward, data, weight };  // the pass computes y, x 
 struct Problem {
   Pass pass;
   int64_t groups;
-  Shape x, w, y;  // [batch, channels, spatial...], [out channels, channels / groups, kernel...], [batch, out, spatial...]
+  Shape x, w,
+      y;  // [batch, channels, spatial...], [out channels, channels / groups, kernel...], [batch, out, spatial...]
   Shape stride, padding, dilation;
   size_t spatial() const { return stride.size(); }
 };

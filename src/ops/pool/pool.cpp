@@ -21,8 +21,8 @@ using pooling::Axis;
 using pooling::Windows;
 
 struct Pooling {
-  Shape input, output;                        // spatial sizes
-  Shape kernel, stride, padding, dilation;    // empty for adaptive windows
+  Shape input, output;                      // spatial sizes
+  Shape kernel, stride, padding, dilation;  // empty for adaptive windows
   bool include_pad = true;
   int64_t divisor = 0;
   bool channels_last = false;
@@ -156,7 +156,8 @@ void for_each_block(const Windows& w, T* x, Body&& body) {
   int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, w.in() * std::min(w.inner, kInnerBlock)));
   parallel_for(w.outer * blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
-      int64_t outer = unit / blocks, first = unit % blocks * kInnerBlock, count = std::min(kInnerBlock, w.inner - first);
+      int64_t outer = unit / blocks, first = unit % blocks * kInnerBlock,
+              count = std::min(kInnerBlock, w.inner - first);
       T* plane = x + outer * size;
       if (count == w.inner)
         std::fill(plane, plane + size, T(0));

@@ -116,8 +116,7 @@ void avg_rows(const Windows& w, const T* x, T* y, int64_t begin, int64_t end) {
     T* to = y + position * w.inner;
     if (w.inner == 1) return avg_window<T, 1>(window, from, 1, to, divisor, 1);
     for (int64_t i = 0; i < w.inner; i += N)
-      avg_window<T, N>(window, from + i, w.inner, to + i, divisor,
-                       static_cast<int>(w.inner - i < N ? w.inner - i : N));
+      avg_window<T, N>(window, from + i, w.inner, to + i, divisor, static_cast<int>(w.inner - i < N ? w.inner - i : N));
   });
 }
 

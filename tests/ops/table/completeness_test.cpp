@@ -71,7 +71,7 @@ TEST(OperatorTable, HasNoRowTwice) {
 TEST(OperatorTable, HasARowForEveryGolden) {
   std::set<std::string> names;
   for (const Row& r : all_rows()) names.insert(r.name);
-  for (const char* name : {"pointwise", "special", "operators"})
+  for (const char* name : {"pointwise", "special", "operators", "nn_conv", "nn_pool", "nn_norm"})
     for (const std::string& key : Npz("tests/golden/" + std::string(name) + ".npz").keys())
       EXPECT_TRUE(names.contains(key.substr(0, key.find('/'))))
           << key << " in " << name << ".npz is compared with nothing";
