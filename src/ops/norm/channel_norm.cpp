@@ -270,10 +270,13 @@ const Operator group_norm_op{
 void check_channels(const char* name, const Tensor& x, std::initializer_list<const Tensor*> tables) {
   check<ValueError>(x.defined(), name, "the input is undefined: it was never given a value");
   check<ShapeError>(x.dim() >= 2, name, "takes an input of at least 2 dims (batch, channels, ...), not {}", x);
-  for (const Tensor* t : tables)
+  for (const Tensor* t : tables) {
+    check<DeviceError>(!t->defined() || t->device() == x.device(), name,
+                       "operands are on different devices: {}, {}; copy them to one with to(device)", x, *t);
     check<ShapeError>(!t->defined() || (t->dim() == 1 && t->size(0) == x.size(1)), name,
                       "weight, bias and statistics must have an entry for each of the {} channels of {}, not be {}",
                       x.size(1), x, *t);
+  }
 }
 
 struct Normalized {

@@ -61,7 +61,6 @@ void compare_file(const std::string& file, size_t least) {
 }
 
 TEST(SecondGolden, Convolutions) { compare_file("nn_conv", 12); }
-TEST(SecondGolden, Pools) { compare_file("nn_pool", 0); }
 TEST(SecondGolden, Norms) { compare_file("nn_norm", 10); }
 
 }  // namespace
