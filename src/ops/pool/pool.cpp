@@ -55,8 +55,7 @@ Tables tables_of(const Pooling& a, size_t d) {
   int64_t in = a.input[d], out = a.output[d];
   for (int64_t o = 0; o < out; ++o) {
     if (a.kernel.empty()) {
-      // o·in/out rounded down, and (o+1)·in/out rounded up, without overflow.
-      int64_t from = o / out * in + o % out * in / out, to = 1 + ((o + 1) * in - 1) / out;
+      int64_t from = o * in / out, to = 1 + ((o + 1) * in - 1) / out;
       t.add(from, to - from, to - from);
       continue;
     }

@@ -1,6 +1,8 @@
 #include "ops/pool/pool.h"
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "tutti/pointwise/vec.h"
 
@@ -38,7 +40,7 @@ double divisor_at(const Windows& w, int64_t d, int64_t h, int64_t k) {
   return static_cast<double>(w.axis[0].divisor[d] * w.axis[1].divisor[h] * w.axis[2].divisor[k]);
 }
 
-// Calls body(window, d, h, k, plane of x, number of the position in the result) for rows begin..end.
+// Calls body(d, h, k, offset of the plane, number of the position in the result) for rows begin..end.
 template <class Body>
 TUTTI_HD void for_each_position(const Windows& w, int64_t begin, int64_t end, Body&& body) {
   for (int64_t row = begin; row < end; ++row) {
@@ -61,6 +63,123 @@ TUTTI_HD void store_lanes(typename V::Element* p, int n, V v) {
     v.store(p, n);
 }
 
+// ---- One element at a place (inner is 1). The rows of a window are combined first, as whole rows of x, and then the
+// columns of what that gave: the first is done by vectors, and the second has little left to do.
+
+// The rows that windows of one row of the result reach: calls body(row of x, its number among them).
+template <class Body>
+TUTTI_HD void for_each_row(const Windows& w, int64_t d, int64_t h, Body&& body) {
+  const Axis *depth = &w.axis[0], *height = &w.axis[1];
+  int64_t number = 0;
+  for (int64_t i = 0; i < depth->count[d]; ++i)
+    for (int64_t j = 0; j < height->count[h]; ++j, ++number)
+      body((depth->first[d] + i * depth->step) * height->in + height->first[h] + j * height->step, number);
+}
+
+// Calls body(row, outer, d, h) for rows begin..end of the result.
+template <class Body>
+TUTTI_HD void for_each_result_row(const Windows& w, int64_t begin, int64_t end, Body&& body) {
+  for (int64_t row = begin; row < end; ++row)
+    body(row, row / w.axis[1].out / w.axis[0].out, row / w.axis[1].out % w.axis[0].out, row % w.axis[1].out);
+}
+
+template <class T, class Body>
+TUTTI_HD void for_each_vector(int64_t count, Body&& body) {
+  constexpr int N = 64 / sizeof(T);
+  for (int64_t i = 0; i < count; i += N) body(i, static_cast<int>(count - i < N ? count - i : N));
+}
+
+template <class T>
+void narrow_max_rows(const Windows& w, const T* x, T* y, int64_t* indices, int64_t begin, int64_t end) {
+  using V = Vec<T, 64 / sizeof(T)>;
+  using I = Vec<IntOf<T>, 64 / sizeof(T)>;
+  const Axis& width = w.axis[2];
+  std::vector<T> best(static_cast<size_t>(width.in));
+  std::vector<IntOf<T>> number(best.size());
+  std::vector<int64_t> offset;
+  for_each_result_row(w, begin, end, [&](int64_t row, int64_t outer, int64_t d, int64_t h) {
+    const T* plane = x + outer * w.in();
+    offset.assign(1, 0);
+    std::fill(best.begin(), best.end(), -std::numeric_limits<T>::infinity());
+    std::fill(number.begin(), number.end(), 0);
+    for_each_row(w, d, h, [&](int64_t from, int64_t k) {
+      offset.resize(static_cast<size_t>(k) + 1);
+      offset[static_cast<size_t>(k)] = from * width.in;
+      for_each_vector<T>(width.in, [&](int64_t i, int n) __attribute__((always_inline)) {
+        V v = load_lanes<V>(plane + from * width.in + i, n), top = load_lanes<V>(best.data() + i, n);
+        auto better = (v > top) | (v != v);
+        store_lanes(best.data() + i, n, select(better, v, top));
+        store_lanes(number.data() + i, n,
+                    select(better, I(static_cast<IntOf<T>>(k)), load_lanes<I>(number.data() + i, n)));
+      });
+    });
+    for (int64_t o = 0; o < width.out; ++o) {
+      auto at = static_cast<size_t>(width.first[o]);
+      T top = -std::numeric_limits<T>::infinity();
+      int64_t place = offset[0] + width.first[o];
+      for (int64_t k = 0; k < width.count[o]; ++k, at += static_cast<size_t>(width.step)) {
+        // Of equal values the first in x counts, of several NaN the last, as if the window had been gone through in
+        // order.
+        T v = best[at];
+        int64_t here = offset[static_cast<size_t>(number[at])] + static_cast<int64_t>(at);
+        bool better = v != v ? top == top || here > place : v > top || (v == top && here < place);
+        top = better ? v : top;
+        place = better ? here : place;
+      }
+      y[row * width.out + o] = top;
+      indices[row * width.out + o] = place;
+    }
+  });
+}
+
+template <class T>
+void narrow_avg_rows(const Windows& w, const T* x, T* y, int64_t begin, int64_t end) {
+  using V = Vec<T, 64 / sizeof(T)>;
+  const Axis& width = w.axis[2];
+  std::vector<T> total(static_cast<size_t>(width.in));
+  for_each_result_row(w, begin, end, [&](int64_t row, int64_t outer, int64_t d, int64_t h) {
+    const T* plane = x + outer * w.in();
+    std::fill(total.begin(), total.end(), T(0));
+    for_each_row(w, d, h, [&](int64_t from, int64_t) {
+      for_each_vector<T>(width.in, [&](int64_t i, int n) __attribute__((always_inline)) {
+        store_lanes(total.data() + i, n,
+                    load_lanes<V>(total.data() + i, n) + load_lanes<V>(plane + from * width.in + i, n));
+      });
+    });
+    for (int64_t o = 0; o < width.out; ++o) {
+      const T* from = total.data() + width.first[o];
+      T sum = 0;
+      for (int64_t k = 0; k < width.count[o]; ++k) sum += from[k * width.step];
+      y[row * width.out + o] = sum / static_cast<T>(divisor_at(w, d, h, o));
+    }
+  });
+}
+
+template <class T>
+void narrow_spread(const Windows& w, const T* g, T* x, int64_t outer) {
+  using V = Vec<T, 64 / sizeof(T)>;
+  const Axis& width = w.axis[2];
+  std::vector<T> total(static_cast<size_t>(width.in));
+  T* plane = x + outer * w.in();
+  int64_t rows = w.axis[0].out * w.axis[1].out;
+  for_each_result_row(w, outer * rows, (outer + 1) * rows, [&](int64_t row, int64_t, int64_t d, int64_t h) {
+    std::fill(total.begin(), total.end(), T(0));
+    for (int64_t o = 0; o < width.out; ++o) {
+      T share = g[row * width.out + o] / static_cast<T>(divisor_at(w, d, h, o));
+      T* to = total.data() + width.first[o];
+      for (int64_t k = 0; k < width.count[o]; ++k) to[k * width.step] += share;
+    }
+    for_each_row(w, d, h, [&](int64_t to, int64_t) {
+      for_each_vector<T>(width.in, [&](int64_t i, int n) __attribute__((always_inline)) {
+        T* at = plane + to * width.in + i;
+        store_lanes(at, n, load_lanes<V>(at, n) + load_lanes<V>(total.data() + i, n));
+      });
+    });
+  });
+}
+
+// ---- Many elements at a place, side by side: the channels of a channels-last tensor.
+
 // x and y point to the first of n ≤ N inner elements. Offsets within a plane fit I.
 template <class T, class I, int N>
 TUTTI_HD void max_window(const Window& window, const T* x, int64_t inner, T* y, int64_t* indices, int n) {
@@ -81,8 +200,9 @@ TUTTI_HD void max_window(const Window& window, const T* x, int64_t inner, T* y, 
 
 template <class T>
 void max_rows(const Windows& w, const T* x, T* y, int64_t* indices, int64_t begin, int64_t end) {
+  if (w.inner == 1) return narrow_max_rows(w, x, y, indices, begin, end);
   constexpr int N = 64 / sizeof(T);
-  bool wide = w.inner > 1 && w.in() <= std::numeric_limits<IntOf<T>>::max();
+  bool wide = w.in() <= std::numeric_limits<IntOf<T>>::max();
   for_each_position(w, begin, end, [&](int64_t d, int64_t h, int64_t k, int64_t plane, int64_t position) {
     Window window = window_at(w, d, h, k);
     const T* from = x + plane * w.inner;
@@ -108,13 +228,13 @@ TUTTI_HD void avg_window(const Window& window, const T* x, int64_t inner, T* y, 
 
 template <class T>
 void avg_rows(const Windows& w, const T* x, T* y, int64_t begin, int64_t end) {
+  if (w.inner == 1) return narrow_avg_rows(w, x, y, begin, end);
   constexpr int N = 64 / sizeof(T);
   for_each_position(w, begin, end, [&](int64_t d, int64_t h, int64_t k, int64_t plane, int64_t position) {
     Window window = window_at(w, d, h, k);
     auto divisor = static_cast<T>(divisor_at(w, d, h, k));
     const T* from = x + plane * w.inner;
     T* to = y + position * w.inner;
-    if (w.inner == 1) return avg_window<T, 1>(window, from, 1, to, divisor, 1);
     for (int64_t i = 0; i < w.inner; i += N)
       avg_window<T, N>(window, from + i, w.inner, to + i, divisor, static_cast<int>(w.inner - i < N ? w.inner - i : N));
   });
@@ -131,6 +251,7 @@ TUTTI_HD void spread_window(const Window& window, const T* g, T* x, int64_t inne
 
 template <class T>
 void spread(const Windows& w, const T* g, T* x, int64_t outer, int64_t first, int64_t count) {
+  if (w.inner == 1) return narrow_spread(w, g, x, outer);
   constexpr int N = 64 / sizeof(T);
   int64_t rows = w.axis[0].out * w.axis[1].out;
   for_each_position(w, outer * rows, (outer + 1) * rows,
@@ -139,7 +260,6 @@ void spread(const Windows& w, const T* g, T* x, int64_t outer, int64_t first, in
                       auto divisor = static_cast<T>(divisor_at(w, d, h, k));
                       const T* from = g + position * w.inner + first;
                       T* to = x + plane * w.inner + first;
-                      if (w.inner == 1) return spread_window<T, 1>(window, from, to, 1, divisor, 1);
                       for (int64_t i = 0; i < count; i += N)
                         spread_window<T, N>(window, from + i, to + i, w.inner, divisor,
                                             static_cast<int>(count - i < N ? count - i : N));
