@@ -83,6 +83,10 @@ struct Plan {
       else
         tables[d].add(0, 1, 1);
       windows.axis[d] = tables[d].axis(there ? a.input[k] : 1, there && !a.dilation.empty() ? a.dilation[k] : 1);
+      if (!there || a.kernel.empty()) continue;
+      windows.axis[d].kernel = a.kernel[k];
+      windows.axis[d].stride = a.stride[k];
+      windows.axis[d].padding = a.padding[k];
     }
     windows.outer = a.channels_last ? sizes[0] : sizes[0] * sizes[1];
     windows.inner = a.channels_last ? sizes[1] : 1;

@@ -14,7 +14,8 @@ struct Axis {
   int64_t in = 1, out = 1, step = 1;
   const int64_t* first = nullptr;
   const int64_t* count = nullptr;
-  const int64_t* divisor = nullptr;  // averages divide by the product of these
+  const int64_t* divisor = nullptr;             // averages divide by the product of these
+  int64_t kernel = 0, stride = 0, padding = 0;  // of windows that are all alike; 0: they are not
 };
 
 struct Windows {

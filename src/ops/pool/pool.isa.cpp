@@ -1,6 +1,7 @@
 #include "ops/pool/pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <vector>
 
@@ -89,48 +90,122 @@ TUTTI_HD void for_each_vector(int64_t count, Body&& body) {
   for (int64_t i = 0; i < count; i += N) body(i, static_cast<int>(count - i < N ? count - i : N));
 }
 
+// Maxima of the contiguous planes of a tensor. A place in a window is known by its key, which orders places as x has
+// them: the number of its row among those of the window, and behind it the column.
 template <class T>
-void narrow_max_rows(const Windows& w, const T* x, T* y, int64_t* indices, int64_t begin, int64_t end) {
+class NarrowMax {
+ public:
+  explicit NarrowMax(const Windows& w) : w_(w), width_(w.axis[2]) {
+    int64_t reach = (width_.out - 1) * width_.stride + (width_.kernel - 1) * width_.step + 1;
+    auto span = static_cast<size_t>(std::max(width_.in + width_.padding, width_.kernel ? reach : 0));
+    shift_ = std::bit_width(span);
+    best_.resize(span);
+    keys_.resize(span);
+    int64_t rows = 1;
+    for (int d = 0; d < 2; ++d) rows *= *std::max_element(w.axis[d].count, w.axis[d].count + w.axis[d].out);
+    offsets_.resize(static_cast<size_t>(std::max<int64_t>(rows, 1)));
+    fits_ = rows < std::numeric_limits<Key>::max() >> shift_;
+  }
+  /// Whether all places have a key.
+  bool fits() const { return fits_; }
+
+  void run(const T* x, T* y, int64_t* indices, int64_t begin, int64_t end) {
+    for_each_result_row(w_, begin, end, [&](int64_t row, int64_t outer, int64_t d, int64_t h) {
+      combine_rows(x + outer * w_.in(), d, h);
+      if (width_.kernel)
+        combine_columns(y + row * width_.out, indices + row * width_.out);
+      else
+        combine_varying(y + row * width_.out, indices + row * width_.out);
+    });
+  }
+
+ private:
+  using Key = IntOf<T>;
   using V = Vec<T, 64 / sizeof(T)>;
-  using I = Vec<IntOf<T>, 64 / sizeof(T)>;
-  const Axis& width = w.axis[2];
-  std::vector<T> best(static_cast<size_t>(width.in));
-  std::vector<IntOf<T>> number(best.size());
-  std::vector<int64_t> offset;
-  for_each_result_row(w, begin, end, [&](int64_t row, int64_t outer, int64_t d, int64_t h) {
-    const T* plane = x + outer * w.in();
-    offset.assign(1, 0);
-    std::fill(best.begin(), best.end(), -std::numeric_limits<T>::infinity());
-    std::fill(number.begin(), number.end(), 0);
-    for_each_row(w, d, h, [&](int64_t from, int64_t k) {
-      offset.resize(static_cast<size_t>(k) + 1);
-      offset[static_cast<size_t>(k)] = from * width.in;
-      for_each_vector<T>(width.in, [&](int64_t i, int n) __attribute__((always_inline)) {
-        V v = load_lanes<V>(plane + from * width.in + i, n), top = load_lanes<V>(best.data() + i, n);
+  using K = Vec<Key, 64 / sizeof(T)>;
+  static constexpr Key kNowhere = std::numeric_limits<Key>::max();
+
+  // The largest of each column of the rows that the windows reach. The padding is never chosen.
+  void combine_rows(const T* plane, int64_t d, int64_t h) {
+    std::fill(best_.begin(), best_.end(), -std::numeric_limits<T>::infinity());
+    std::fill(keys_.begin(), keys_.end(), kNowhere);
+    T* best = best_.data() + width_.padding;
+    Key* keys = keys_.data() + width_.padding;
+    for (int64_t i = 0; i < width_.in; ++i) keys[i] = static_cast<Key>(i + width_.padding);
+    offsets_[0] = 0;
+    for_each_row(w_, d, h, [&](int64_t from, int64_t number) {
+      const T* row = plane + from * width_.in;
+      offsets_[static_cast<size_t>(number)] = from * width_.in - width_.padding;
+      K step(static_cast<Key>(number << shift_)), column(static_cast<Key>((1 << shift_) - 1));
+      for_each_vector<T>(width_.in, [&](int64_t i, int n) __attribute__((always_inline)) {
+        V v = load_lanes<V>(row + i, n), top = load_lanes<V>(best + i, n);
+        K key = load_lanes<K>(keys + i, n);
         auto better = (v > top) | (v != v);
-        store_lanes(best.data() + i, n, select(better, v, top));
-        store_lanes(number.data() + i, n,
-                    select(better, I(static_cast<IntOf<T>>(k)), load_lanes<I>(number.data() + i, n)));
+        store_lanes(best + i, n, select(better, v, top));
+        store_lanes(keys + i, n, select(better, (key & column) | step, key));
       });
     });
-    for (int64_t o = 0; o < width.out; ++o) {
-      auto at = static_cast<size_t>(width.first[o]);
-      T top = -std::numeric_limits<T>::infinity();
-      int64_t place = offset[0] + width.first[o];
-      for (int64_t k = 0; k < width.count[o]; ++k, at += static_cast<size_t>(width.step)) {
-        // Of equal values the first in x counts, of several NaN the last, as if the window had been gone through in
-        // order.
-        T v = best[at];
-        int64_t here = offset[static_cast<size_t>(number[at])] + static_cast<int64_t>(at);
-        bool better = v != v ? top == top || here > place : v > top || (v == top && here < place);
-        top = better ? v : top;
-        place = better ? here : place;
+  }
+
+  // Of equal values the first in x counts, of several NaN the last, as if a window were gone through in order.
+  template <class Value, class Place>
+  static TUTTI_HD void take(Value v, Place key, Value& top, Place& place) {
+    auto before = mask_cast<T>(key < place), after = mask_cast<T>(key > place);
+    auto better = ((v != v) & ((top == top) | after)) | (v > top) | ((v == top) & before);
+    top = select(better, v, top);
+    place = select(better, key, place);
+  }
+
+  void put(Key key, int64_t& index) const {
+    index = key == kNowhere ? 0 : offsets_[static_cast<size_t>(key >> shift_)] + (key & ((Key{1} << shift_) - 1));
+  }
+
+  template <class Vector>
+  static TUTTI_HD Vector load_every(const typename Vector::Element* p, int64_t stride, int n) {
+    if (stride == 1) return load_lanes<Vector>(p, n);
+    typename Vector::Element lanes[Vector::lanes] = {};
+    if (stride == 2 && n == Vector::lanes)
+      for (int i = 0; i < Vector::lanes; ++i) lanes[i] = p[2 * i];
+    else
+      for (int i = 0; i < n; ++i) lanes[i] = p[i * stride];
+    return Vector::load(lanes);
+  }
+
+  void combine_columns(T* y, int64_t* indices) const {
+    for_each_vector<T>(width_.out, [&](int64_t o, int n) {
+      V top(-std::numeric_limits<T>::infinity());
+      K place(kNowhere);
+      for (int64_t k = 0; k < width_.kernel; ++k) {
+        int64_t at = o * width_.stride + k * width_.step;
+        take(load_every<V>(best_.data() + at, width_.stride, n), load_every<K>(keys_.data() + at, width_.stride, n),
+             top, place);
       }
-      y[row * width.out + o] = top;
-      indices[row * width.out + o] = place;
+      store_lanes(y + o, n, top);
+      Key key[K::lanes];
+      place.store(key);
+      for (int i = 0; i < n; ++i) put(key[i], indices[o + i]);
+    });
+  }
+
+  void combine_varying(T* y, int64_t* indices) const {
+    for (int64_t o = 0; o < width_.out; ++o) {
+      Vec<T, 1> top(-std::numeric_limits<T>::infinity());
+      Vec<Key, 1> place(kNowhere);
+      for (int64_t at = width_.first[o]; at < width_.first[o] + width_.count[o]; ++at)
+        take(Vec<T, 1>(best_[static_cast<size_t>(at)]), Vec<Key, 1>(keys_[static_cast<size_t>(at)]), top, place);
+      y[o] = top.v;
+      put(place.v, indices[o]);
     }
-  });
-}
+  }
+
+  const Windows& w_;
+  const Axis& width_;
+  int shift_;
+  bool fits_;
+  std::vector<T> best_;
+  std::vector<Key> keys_;
+  std::vector<int64_t> offsets_;
+};
 
 template <class T>
 void narrow_avg_rows(const Windows& w, const T* x, T* y, int64_t begin, int64_t end) {
@@ -200,9 +275,10 @@ TUTTI_HD void max_window(const Window& window, const T* x, int64_t inner, T* y, 
 
 template <class T>
 void max_rows(const Windows& w, const T* x, T* y, int64_t* indices, int64_t begin, int64_t end) {
-  if (w.inner == 1) return narrow_max_rows(w, x, y, indices, begin, end);
+  if (w.inner == 1)
+    if (NarrowMax<T> narrow(w); narrow.fits()) return narrow.run(x, y, indices, begin, end);
   constexpr int N = 64 / sizeof(T);
-  bool wide = w.in() <= std::numeric_limits<IntOf<T>>::max();
+  bool wide = w.inner > 1 && w.in() <= std::numeric_limits<IntOf<T>>::max();
   for_each_position(w, begin, end, [&](int64_t d, int64_t h, int64_t k, int64_t plane, int64_t position) {
     Window window = window_at(w, d, h, k);
     const T* from = x + plane * w.inner;
