@@ -130,8 +130,12 @@ void forward(const Call& c) {
   if (x.numel() == 0) return;
   Table<T> centre(l), scale(l), shift(l);
   centre.fill(l, s, [&](size_t k, int64_t) { return mean[k]; });
-  scale.fill(l, s, [&](size_t k, int64_t i) { return entry<T>(w, i, 1) / std::sqrt(var[k] + a.eps); });
-  shift.fill(l, s, [&](size_t, int64_t i) { return entry<T>(b, i, 0); });
+  auto factor = [&](size_t k, int64_t i) { return entry<T>(w, i, 1) / std::sqrt(var[k] + a.eps); };
+  scale.fill(l, s, factor);
+  // What the mean lost when it was rounded matters where it is much larger than the deviation.
+  shift.fill(l, s, [&](size_t k, int64_t i) {
+    return entry<T>(b, i, 0) + (static_cast<double>(static_cast<T>(mean[k])) - mean[k]) * factor(k, i);
+  });
   Result y(c.output(), computing);
   parallel_for(l.units(), units_at_a_time(l), [&](int64_t begin, int64_t end) {
     channel_apply_pointer()(computing, l, x.raw_data(), centre.data(), scale.data(), shift.data(), y.data(), begin,

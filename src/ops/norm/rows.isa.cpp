@@ -29,9 +29,10 @@ void normalize_row(bool centered, const T* x, const T* w, const T* b, T* y, T& m
     });
   mean = static_cast<T>(m);
   rstd = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(length) + eps));
-  V shift(mean), scale(rstd);
+  // What the mean lost when it was rounded matters where it is much larger than the deviation.
+  V shift(mean), scale(rstd), rest(static_cast<T>((static_cast<double>(mean) - m) * static_cast<double>(rstd)));
   for_each_vector<T>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
-    V v = (load_filled<V>(x + i, n, 0) - shift) * scale;
+    V v = (load_filled<V>(x + i, n, 0) - shift) * scale + rest;
     if (w) v = v * load_or<V>(w, i, n, V(1));
     if (b) v = v + load_or<V>(b, i, n, V(0));
     store_first(y + i, n, v);
