@@ -6,5 +6,8 @@
 #include "tutti/dlpack.h"    // IWYU pragma: export
 #include "tutti/operator.h"  // IWYU pragma: export
 #include "tutti/ops.h"       // IWYU pragma: export
+#include "tutti/ops/conv.h"  // IWYU pragma: export
+#include "tutti/ops/norm.h"  // IWYU pragma: export
+#include "tutti/ops/pool.h"  // IWYU pragma: export
 #include "tutti/random.h"    // IWYU pragma: export
 #include "tutti/tensor.h"    // IWYU pragma: export

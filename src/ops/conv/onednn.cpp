@@ -241,8 +241,9 @@ bool suits_winograd(const Problem& p) {
   }();
   bool suits = allowed && p.spatial() == 2 && p.groups == 1 && p.x[1] >= 32 && p.y[1] >= 32;
   for (size_t d = 0; suits && d < 2; ++d)
-    suits = p.w[d + 2] == 3 && p.stride[d] == 1 && p.dilation[d] == 1 && p.padding[d] <= 1 && p.y[d + 2] >= 6;
-  return suits;
+    suits = p.w[d + 2] == 3 && p.stride[d] == 1 && p.dilation[d] == 1 && p.padding[d] <= 1;
+  // With few tiles the transformation of the weights costs more than is won: measured even at 16.
+  return suits && p.y[0] * ((p.y[2] + 3) / 4) * ((p.y[3] + 3) / 4) >= 32;
 }
 
 // What Winograd's transformed tiles may take.
