@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "ops/conv/problem.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect.h"
 
@@ -80,6 +81,27 @@ INSTANTIATE_TEST_SUITE_P(All, ConvShapes,
                                          Case{{2, 4, 11, 12}, {6, 4, 3, 2}, {.padding = 2, .dilation = {2, 3}}},
                                          Case{{2, 8, 6, 6}, {8, 8, 5, 5}, {.stride = {1, 3}, .padding = {4, 2}}},
                                          Case{{1, 1, 5, 5}, {1, 1, 2, 2}}, Case{{4, 3, 1, 1}, {2, 3, 1, 1}}));
+
+// What serves f32 where oneDNN has nothing: the same results, in all three passes.
+TEST(Conv, MatrixProductsInFloat) {
+  using namespace convolution;
+  Shape x{2, 4, 7, 6}, w{6, 2, 3, 2}, y{2, 6, 4, 7};
+  for (Pass pass : {Pass::forward, Pass::data, Pass::weight}) {
+    Problem p{pass, 2, x, w, y, {2, 1}, {1, 1}, {1, 1}};
+    Operands narrow{numbers(x), numbers(w, 2), numbers(y, 3), pass == Pass::forward ? numbers(6, 4) : Tensor()};
+    Operands wide{narrow.x.to(f64), narrow.w.to(f64), narrow.y.to(f64),
+                  narrow.bias.defined() ? narrow.bias.to(f64) : Tensor()};
+    Operands fast{narrow.x.clone(), narrow.w.clone(), narrow.y.clone(), narrow.bias};
+    run_columns(p, narrow);
+    run_columns(p, wide);
+    ASSERT_TRUE(run_onednn(p, fast));
+    for (auto [got, other, expected] : {std::tuple(narrow.x, fast.x, wide.x), std::tuple(narrow.w, fast.w, wide.w),
+                                        std::tuple(narrow.y, fast.y, wide.y)}) {
+      EXPECT_LT(distance(got, expected), 1e-6);
+      EXPECT_LT(distance(other, expected), 1e-6);
+    }
+  }
+}
 
 TEST(Conv, WeightInChannelsLastMakesTheResultSo) {
   Tensor x = numbers({2, 8, 5, 5}), w = last(numbers({6, 8, 3, 3}, 2)).requires_grad_();

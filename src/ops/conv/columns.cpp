@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/memory.h"
 #include "base/parallel.h"
 #include "ops/conv/problem.h"
 #include "ops/matmul/gemm.h"
@@ -41,33 +40,36 @@ class Columns {
         x_(o.x.data<T>()),
         w_(o.w.data<T>()),
         y_(o.y.data<T>()),
-        bias_(o.bias.defined() ? o.bias.data<T>() : nullptr),
-        buffer_(std::make_unique_for_overwrite<T[]>(static_cast<size_t>(depth_ * positions_))) {}
+        bias_(o.bias.defined() ? o.bias.data<T>() : nullptr) {}
 
   void run() {
     if (p_.pass == Pass::weight) std::fill(w_, w_ + p_.w.product(), T(0));
     if (p_.pass == Pass::data) std::fill(x_, x_ + p_.x.product(), T(0));
-    for (int64_t n = 0; n < p_.x[0]; ++n)
-      for (int64_t g = 0; g < p_.groups; ++g) run_group(n, g);
+    // Images are independent of each other, but for the weight's gradient, which adds them up in their order.
+    int64_t batch = p_.x[0], grain = p_.pass == Pass::weight ? batch : 1;
+    parallel_for(batch, grain, [&](int64_t begin, int64_t end) {
+      auto columns = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(depth_ * positions_));
+      for (int64_t n = begin; n < end; ++n)
+        for (int64_t g = 0; g < p_.groups; ++g) run_group(n, g, columns.get());
+    });
   }
 
  private:
-  void run_group(int64_t n, int64_t g) {
+  void run_group(int64_t n, int64_t g, T* columns) {
     T* x = x_ + (n * p_.groups + g) * channels_ * in_.product();
     T* y = y_ + (n * p_.groups + g) * filters_ * positions_;
     T* w = w_ + g * filters_ * depth_;
-    const T* columns = buffer_.get();
     switch (p_.pass) {
       case Pass::forward:
-        unfold(x);
+        unfold(x, columns);
         for (int64_t f = 0; f < filters_; ++f)
           std::fill(y + f * positions_, y + (f + 1) * positions_, bias_ ? bias_[g * filters_ + f] : T(0));
         return multiply(filters_, positions_, depth_, {w, depth_, 1}, {columns, positions_, 1}, y, 1);
       case Pass::data:
-        multiply(depth_, positions_, filters_, {w, 1, depth_}, {y, positions_, 1}, buffer_.get(), 0);
-        return fold(x);
+        multiply(depth_, positions_, filters_, {w, 1, depth_}, {y, positions_, 1}, columns, 0);
+        return fold(x, columns);
       case Pass::weight:
-        unfold(x);
+        unfold(x, columns);
         return multiply(filters_, depth_, positions_, {y, positions_, 1}, {columns, 1, positions_}, w, 1);
     }
   }
@@ -85,8 +87,9 @@ class Columns {
                     .beta = beta});
   }
 
-  // Calls body(element of a column, offset in the channel, count) for the runs along the last dim of one row of the
-  // matrix: for positions whose window lies inside. Others are reported with offset -1.
+  // For element k of the kernel, goes through the positions row by row along the last dim, `at` being the first of a
+  // row: calls body(at, begin, end, offset), where positions begin..end of the row read the image, position i at
+  // offset + i·stride, and the others the padding.
   template <class Body>
   void for_each_run(int64_t k, Body&& body) const {
     int64_t kw = k % kernel_[2], kh = k / kernel_[2] % kernel_[1], kd = k / kernel_[2] / kernel_[1];
@@ -106,12 +109,12 @@ class Columns {
       }
   }
 
-  void unfold(const T* x) {
+  void unfold(const T* x, T* columns) {
     int64_t kernel = kernel_.product();
     parallel_for(depth_, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, positions_)), [&](int64_t from, int64_t to) {
       for (int64_t row = from; row < to; ++row) {
         const T* channel = x + row / kernel * in_.product();
-        T* column = buffer_.get() + row * positions_;
+        T* column = columns + row * positions_;
         for_each_run(row % kernel, [&](int64_t at, int64_t begin, int64_t end, int64_t offset) {
           std::fill(column + at, column + at + begin, T(0));
           for (int64_t i = begin; i < end; ++i) column[at + i] = channel[offset + i * stride_[2]];
@@ -122,13 +125,13 @@ class Columns {
   }
 
   // Adds the columns up into the image: a channel at a time, as its windows overlap.
-  void fold(T* x) {
+  void fold(T* x, const T* columns) {
     int64_t kernel = kernel_.product();
     parallel_for(channels_, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, positions_ * kernel)),
                  [&](int64_t from, int64_t to) {
                    for (int64_t row = from * kernel; row < to * kernel; ++row) {
                      T* channel = x + row / kernel * in_.product();
-                     const T* column = buffer_.get() + row * positions_;
+                     const T* column = columns + row * positions_;
                      for_each_run(row % kernel, [&](int64_t at, int64_t begin, int64_t end, int64_t offset) {
                        for (int64_t i = begin; i < end; ++i) channel[offset + i * stride_[2]] += column[at + i];
                      });
@@ -141,7 +144,6 @@ class Columns {
   int64_t channels_, filters_, depth_, positions_;
   T *x_, *w_, *y_;
   const T* bias_;
-  std::unique_ptr<T[]> buffer_;
 };
 
 }  // namespace

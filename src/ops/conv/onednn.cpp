@@ -22,9 +22,10 @@ namespace {
 
 using dnnl::memory;
 
+// Never destroyed, like the cache below: threads may still be at work when the program ends.
 dnnl::engine& engine() {
-  static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
-  return cpu;
+  static auto* cpu = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *cpu;
 }
 
 // oneDNN works with as many threads as OpenMP would give the calling thread, when it makes a primitive and when it runs
@@ -295,8 +296,8 @@ Key key_of(const Problem& p, const Operands& o, int threads) {
 constexpr size_t kMostPrepared = 1024;
 
 std::shared_ptr<const Prepared> prepared(const Problem& p, const Operands& o, int threads) {
-  static std::shared_mutex mutex;
-  static std::unordered_map<Key, std::shared_ptr<const Prepared>, KeyHash> cache;
+  static auto& mutex = *new std::shared_mutex;
+  static auto& cache = *new std::unordered_map<Key, std::shared_ptr<const Prepared>, KeyHash>;
   Key key = key_of(p, o, threads);
   {
     std::shared_lock lock(mutex);

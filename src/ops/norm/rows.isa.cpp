@@ -18,14 +18,13 @@ template <class T>
 void normalize_row(bool centered, const T* x, const T* w, const T* b, T* y, T& mean, T& rstd, int64_t length,
                    double eps) {
   using V = Lanes<T>;
-  double m = 0, squares, unused;
+  double m = 0, squares;
   if (centered)
     row_moments(x, length, m, squares);
   else
-    sum_row<T>(length, squares, unused, [&](int64_t i, int n, V& p, V& q) __attribute__((always_inline)) {
+    squares = sum_row<T>(length, [&](int64_t i, int n) __attribute__((always_inline)) {
       V v = load_filled<V>(x + i, n, 0);
-      p = v * v;
-      q = V(0);
+      return v * v;
     });
   mean = static_cast<T>(m);
   rstd = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(length) + eps));

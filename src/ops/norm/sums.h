@@ -61,15 +61,34 @@ TUTTI_HD void sum_row(int64_t count, double& first, double& second, Values&& val
   }
 }
 
+/// One sum over a row.
+template <class T, class Value>
+TUTTI_HD double sum_row(int64_t count, Value&& value) {
+  using V = Lanes<T>;
+  constexpr int N = V::lanes;
+  double total = 0;
+  for (int64_t start = 0; start < count; start += kBlock) {
+    int64_t end = count - start < kBlock ? count : start + kBlock, i = start;
+    V p0(0), p1(0), p2(0), p3(0);
+    for (; i + 4 * N <= end; i += 4 * N) {
+      p0 = p0 + value(i, N);
+      p1 = p1 + value(i + N, N);
+      p2 = p2 + value(i + 2 * N, N);
+      p3 = p3 + value(i + 3 * N, N);
+    }
+    for (; i < end; i += N) p0 = p0 + value(i, static_cast<int>(end - i < N ? end - i : N));
+    total += static_cast<double>(reduction::fold_lanes((p0 + p1) + (p2 + p3), [](auto a, auto b) { return a + b; }));
+  }
+  return total;
+}
+
 /// The mean of a row and Σ(x - mean)², by two passes: the second is around a mean in T, and corrected for that.
 template <class T>
 TUTTI_HD void row_moments(const T* x, int64_t count, double& mean, double& squares) {
   using V = Lanes<T>;
-  double sum, unused, rest;
-  sum_row<T>(count, sum, unused, [&](int64_t i, int n, V& p, V& q) __attribute__((always_inline)) {
-    p = n == V::lanes ? V::load(x + i) : V::load(x + i, n);
-    q = V(0);
-  });
+  double rest, sum = sum_row<T>(count, [&](int64_t i, int n) __attribute__((always_inline)) {
+                 return n == V::lanes ? V::load(x + i) : V::load(x + i, n);
+               });
   auto near = static_cast<T>(sum / static_cast<double>(count));
   V shift(near);
   sum_row<T>(count, rest, squares, [&](int64_t i, int n, V& p, V& q) __attribute__((always_inline)) {
