@@ -57,7 +57,7 @@ void store_wide(double* to, Lanes<T> v, int n) {
   for (int i = 0; i < n; ++i) to[i] = static_cast<double>(lane[i]);
 }
 
-// A piece's mean and squares by two passes as row_moments() does: the piece stays in the cache.
+// A piece's mean and squares by two passes as deviations() does: the piece stays in the cache.
 template <class T>
 void column_moments(const Channels& c, const Unit& u, const T* x, double* mean, double* squares) {
   using V = Lanes<T>;
@@ -94,7 +94,7 @@ void moments(const Channels& c, const T* x, double* mean, double* squares, int64
     if (c.last)
       column_moments(c, u, x, mean, squares);
     else
-      row_moments(x + u.at, c.inner, mean[u.sums], squares[u.sums]);
+      deviations(x + u.at, c.inner, first_mean(x + u.at, c.inner), mean[u.sums], squares[u.sums]);
   }
 }
 

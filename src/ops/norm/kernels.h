@@ -37,7 +37,7 @@ struct Channels {
 namespace tutti {
 
 // ---- Rows: y = (x - mean)·rstd·w + b for each row of `length`; mean and rstd have an entry a row. w and b may be
-// null; if not `centered`, the mean counts as 0 and is not written.
+// null; if not `centered`, the mean is 0.
 TUTTI_ISA_DECLARE(normalize_rows, void,
                   (DType dtype, bool centered, const void* x, const void* w, const void* b, void* y, void* mean,
                    void* rstd, int64_t rows, int64_t length, double eps))

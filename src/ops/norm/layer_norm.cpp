@@ -69,12 +69,14 @@ void infer_backward(const Call& c, std::span<TensorSpec> out) {
 // Adds up what the groups of rows found for the weights, in their order.
 template <class T>
 void add_groups(const std::vector<T>& parts, int64_t groups, int64_t length, void* out) {
-  parallel_for(length, 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      double sum = 0;
-      for (int64_t k = 0; k < groups; ++k) sum += static_cast<double>(parts[static_cast<size_t>(k * length + i)]);
-      static_cast<T*>(out)[i] = static_cast<T>(sum);
+  constexpr int64_t kColumns = 1024;
+  parallel_for(length, kColumns, [&](int64_t begin, int64_t end) {
+    double sum[kColumns] = {};
+    for (int64_t k = 0; k < groups; ++k) {
+      const T* row = parts.data() + k * length;
+      for (int64_t i = begin; i < end; ++i) sum[i - begin] += static_cast<double>(row[i]);
     }
+    for (int64_t i = begin; i < end; ++i) static_cast<T*>(out)[i] = static_cast<T>(sum[i - begin]);
   });
 }
 
@@ -87,7 +89,7 @@ void backward(const Call& c) {
   int64_t rows = mean.numel();
   Result dx(c.output(0), computing), dw(c.output(1), computing), db(c.output(2), computing);
   // At most 64 groups of rows, whose sums for the weights are added in the end.
-  int64_t grain = std::max<int64_t>(16, (rows + 63) / 64), groups = (rows + grain - 1) / grain;
+  int64_t grain = std::max<int64_t>(32, (rows + 63) / 64), groups = (rows + grain - 1) / grain;
   std::vector<T> weights(static_cast<size_t>(groups * length)), biases(weights.size());
   if (x.numel() > 0)
     parallel_for(rows, grain, [&](int64_t begin, int64_t end) {

@@ -82,15 +82,21 @@ TUTTI_HD double sum_row(int64_t count, Value&& value) {
   return total;
 }
 
-/// The mean of a row and Σ(x - mean)², by two passes: the second is around a mean in T, and corrected for that.
+/// The mean of a row and Σ(x - mean)² are found by two passes: the second is around a mean in T, and corrected for
+/// that.
 template <class T>
-TUTTI_HD void row_moments(const T* x, int64_t count, double& mean, double& squares) {
+TUTTI_HD T first_mean(const T* x, int64_t count) {
   using V = Lanes<T>;
-  double rest, sum = sum_row<T>(count, [&](int64_t i, int n) __attribute__((always_inline)) {
-                 return n == V::lanes ? V::load(x + i) : V::load(x + i, n);
-               });
-  auto near = static_cast<T>(sum / static_cast<double>(count));
+  double sum = sum_row<T>(count, [&](int64_t i, int n) __attribute__((always_inline)) {
+    return n == V::lanes ? V::load(x + i) : V::load(x + i, n);
+  });
+  return static_cast<T>(sum / static_cast<double>(count));
+}
+template <class T>
+TUTTI_HD void deviations(const T* x, int64_t count, T near, double& mean, double& squares) {
+  using V = Lanes<T>;
   V shift(near);
+  double rest;
   sum_row<T>(count, rest, squares, [&](int64_t i, int n, V& p, V& q) __attribute__((always_inline)) {
     p = load_filled<V>(x + i, n, near) - shift;
     q = p * p;
