@@ -44,17 +44,64 @@ TUTTI_HD void sum_columns(int64_t rows, Lanes<T>& first, Lanes<T>& second, Value
   second = (q0 + q1) + (q2 + q3);
 }
 
+// Channels that are summed up at a time, as four vectors: whole rows are read from memory one after the other.
+template <class T>
+constexpr int kBlockOf = 4 * Lanes<T>::lanes;
+
+// The same for a block of `count` channels; values(row, j, n, p, q) sets p and q to the j-th vector of a row, of n
+// lanes.
+template <class T, class Values>
+TUTTI_HD void sum_block(int64_t rows, int count, Lanes<T> (&first)[4], Lanes<T> (&second)[4], Values&& values) {
+  using V = Lanes<T>;
+  constexpr int N = V::lanes;
+  if (count < kBlockOf<T>) {
+    for (int j = 0; j * N < count; ++j) {
+      int n = count - j * N < N ? count - j * N : N;
+      sum_columns<T>(rows, first[j], second[j],
+                     [&](int64_t r, V& p, V& q) __attribute__((always_inline)) { values(r, j, n, p, q); });
+    }
+    return;
+  }
+  V p0(0), p1(0), p2(0), p3(0), q0(0), q1(0), q2(0), q3(0), p, q;
+  for (int64_t r = 0; r < rows; ++r) {
+    values(r, 0, N, p, q);
+    p0 = p0 + p;
+    q0 = q0 + q;
+    values(r, 1, N, p, q);
+    p1 = p1 + p;
+    q1 = q1 + q;
+    values(r, 2, N, p, q);
+    p2 = p2 + p;
+    q2 = q2 + q;
+    values(r, 3, N, p, q);
+    p3 = p3 + p;
+    q3 = q3 + q;
+  }
+  V sums[] = {p0, p1, p2, p3}, others[] = {q0, q1, q2, q3};
+  for (int j = 0; j < 4; ++j) {
+    first[j] = sums[j];
+    second[j] = others[j];
+  }
+}
+
 template <class T>
 TUTTI_HD Lanes<T> load(const T* p, int n) {
   using V = Lanes<T>;
   return n == V::lanes ? V::load(p) : V::load(p, n);
 }
 
+// Vectors of a block as f64.
 template <class T>
-void store_wide(double* to, Lanes<T> v, int n) {
-  T lane[Lanes<T>::lanes];
-  v.store(lane);
-  for (int i = 0; i < n; ++i) to[i] = static_cast<double>(lane[i]);
+void store_wide(double* to, Lanes<T> (&v)[4], int count) {
+  T lane[kBlockOf<T>];
+  for (int j = 0; j * Lanes<T>::lanes < count; ++j) v[j].store(lane + j * Lanes<T>::lanes);
+  for (int i = 0; i < count; ++i) to[i] = static_cast<double>(lane[i]);
+}
+
+template <class T, class Body>
+TUTTI_HD void for_each_block(int64_t channels, Body&& body) {
+  for (int64_t i = 0; i < channels; i += kBlockOf<T>)
+    body(i, static_cast<int>(channels - i < kBlockOf<T> ? channels - i : kBlockOf<T>));
 }
 
 // A piece's mean and squares by two passes as deviations() does: the piece stays in the cache.
@@ -62,27 +109,28 @@ template <class T>
 void column_moments(const Channels& c, const Unit& u, const T* x, double* mean, double* squares) {
   using V = Lanes<T>;
   auto count = static_cast<double>(u.rows);
-  for_each_vector<T>(c.channels, [&](int64_t i, int n) __attribute__((always_inline)) {
+  for_each_block<T>(c.channels, [&](int64_t i, int channels) {
     const T* column = x + u.at + i;
-    V sum, unused, rest, square;
-    sum_columns<T>(u.rows, sum, unused, [&](int64_t r, V& p, V& q) __attribute__((always_inline)) {
-      p = load(column + r * c.channels, n);
-      q = V(0);
-    });
-    V near = sum * V(static_cast<T>(1 / count));
-    sum_columns<T>(u.rows, rest, square, [&](int64_t r, V& p, V& q) __attribute__((always_inline)) {
-      p = load(column + r * c.channels, n) - near;
-      q = p * p;
-    });
-    double centre[V::lanes], off[V::lanes];
-    store_wide<T>(centre, near, n);
-    store_wide<T>(off, rest, n);
-    store_wide<T>(squares + u.sums + i, square, n);
-    for (int k = 0; k < n; ++k) {
-      mean[u.sums + i + k] = centre[k] + off[k] / count;
-      double& s = squares[u.sums + i + k];
-      s -= off[k] * off[k] / count;
-      if (s < 0) s = 0;
+    V near[4], unused[4], rest[4], square[4];
+    sum_block<T>(u.rows, channels, near, unused,
+                 [&](int64_t r, int j, int n, V& p, V& q) __attribute__((always_inline)) {
+                   p = load(column + r * c.channels + j * V::lanes, n);
+                   q = V(0);
+                 });
+    for (int j = 0; j * V::lanes < channels; ++j) near[j] = near[j] * V(static_cast<T>(1 / count));
+    sum_block<T>(u.rows, channels, rest, square,
+                 [&](int64_t r, int j, int n, V& p, V& q) __attribute__((always_inline)) {
+                   p = load(column + r * c.channels + j * V::lanes, n) - near[j];
+                   q = p * p;
+                 });
+    double centre[kBlockOf<T>], off[kBlockOf<T>], *m = mean + u.sums + i, *s = squares + u.sums + i;
+    store_wide<T>(centre, near, channels);
+    store_wide<T>(off, rest, channels);
+    store_wide<T>(s, square, channels);
+    for (int k = 0; k < channels; ++k) {
+      m[k] = centre[k] + off[k] / count;
+      s[k] -= off[k] * off[k] / count;
+      if (s[k] < 0) s[k] = 0;  // NaN stays
     }
   });
 }
@@ -114,14 +162,18 @@ void products(const Channels& c, const T* g, const T* x, const T* mean, double* 
                  });
       continue;
     }
-    for_each_vector<T>(c.channels, [&](int64_t i, int n) __attribute__((always_inline)) {
-      V shift = load(table + i, n), s, t;
-      sum_columns<T>(u.rows, s, t, [&](int64_t r, V& p, V& q) __attribute__((always_inline)) {
-        p = load(from_g + i + r * c.channels, n);
-        q = p * (load(from_x + i + r * c.channels, n) - shift);
+    for_each_block<T>(c.channels, [&](int64_t i, int channels) {
+      V shift[4], s[4], t[4];
+      for (int j = 0; j * V::lanes < channels; ++j)
+        shift[j] =
+            load(table + i + j * V::lanes, channels - j * V::lanes < V::lanes ? channels - j * V::lanes : V::lanes);
+      sum_block<T>(u.rows, channels, s, t, [&](int64_t r, int j, int n, V& p, V& q) __attribute__((always_inline)) {
+        int64_t at = i + j * V::lanes + r * c.channels;
+        p = load(from_g + at, n);
+        q = p * (load(from_x + at, n) - shift[j]);
       });
-      store_wide<T>(sum + u.sums + i, s, n);
-      store_wide<T>(product + u.sums + i, t, n);
+      store_wide<T>(sum + u.sums + i, s, channels);
+      store_wide<T>(product + u.sums + i, t, channels);
     });
   }
 }
