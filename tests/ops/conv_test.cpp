@@ -148,6 +148,20 @@ TEST(Conv, HalfTypesRoundOnce) {
   }
 }
 
+TEST(Conv, AutocastComputesInLowPrecision) {
+  Tensor x = numbers({2, 3, 5, 5}), w = numbers({4, 3, 3, 3}, 2).requires_grad_(), b = numbers(4).requires_grad_();
+  Tensor y;
+  {
+    ModeGuard autocast(kAutocastMode, 0);
+    y = conv2d(x, w, b);
+    EXPECT_EQ(conv_transpose2d(x, numbers({3, 2, 2, 2}), numbers(2)).dtype(), bf16);
+  }
+  EXPECT_EQ(y.dtype(), bf16);
+  y.sum().backward();
+  EXPECT_EQ(w.grad().dtype(), f32);
+  EXPECT_EQ(values(b.grad()), Doubles(4, 18));
+}
+
 TEST(Conv, SecondDerivativeOfTheFastPath) {
   // d/dx of Σ(dL/dw)² by differences along one direction, in f32 by Winograd against f64.
   auto second = [](DType dtype) {

@@ -1,5 +1,7 @@
 // Convolutions in one, two and three spatial dims. x is [batch, channels, spatial...], or without the batch; what is
 // channels-last in memory stays so, in results and in gradients. A Shape with one entry stands for all spatial dims.
+// Large 3×3 convolutions in f32 use Winograd's algorithm: twice as fast, off by millionths of the largest result, and
+// an infinity or NaN spoils up to 4×4 pixels. TUTTI_WINOGRAD=0 in the environment turns it off.
 #pragma once
 
 #include "tutti/tensor.h"
