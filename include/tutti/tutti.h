@@ -11,8 +11,11 @@
 #include "tutti/operator.h"       // IWYU pragma: export
 #include "tutti/ops.h"            // IWYU pragma: export
 #include "tutti/ops/attention.h"  // IWYU pragma: export
+#include "tutti/ops/conv.h"       // IWYU pragma: export
 #include "tutti/ops/embedding.h"  // IWYU pragma: export
 #include "tutti/ops/loss.h"       // IWYU pragma: export
+#include "tutti/ops/norm.h"       // IWYU pragma: export
+#include "tutti/ops/pool.h"       // IWYU pragma: export
 #include "tutti/ops/rnn.h"        // IWYU pragma: export
 #include "tutti/optim.h"          // IWYU pragma: export
 #include "tutti/progress.h"       // IWYU pragma: export

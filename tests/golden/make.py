@@ -15,6 +15,9 @@ import torch
 import attention
 import embedding
 import loss
+import nn_conv
+import nn_norm
+import nn_pool
 import operators
 import pointwise
 import rnn
@@ -32,6 +35,9 @@ if __name__ == "__main__":
         ("embedding", embedding.fill),
         ("attention", attention.fill),
         ("rnn", rnn.fill),
+        ("nn_conv", nn_conv.fill),
+        ("nn_pool", nn_pool.fill),
+        ("nn_norm", nn_norm.fill),
     ]:
         file = File()
         fill(file)
