@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "tutti/fields.h"
 #include "tutti/tensor.h"
 
 namespace tutti {
@@ -30,12 +31,15 @@ struct RnnOptions {
 
 struct RnnResult {
   Tensor output, hidden;
+  TUTTI_FIELDS(output, hidden)
 };
 struct LstmState {
   Tensor hidden = {}, cell = {};
+  TUTTI_FIELDS(hidden, cell)
 };
 struct LstmResult {
   Tensor output, hidden, cell;
+  TUTTI_FIELDS(output, hidden, cell)
 };
 
 enum class Nonlinearity : uint8_t { tanh, relu };
