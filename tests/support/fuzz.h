@@ -95,7 +95,7 @@ inline int main(int argc, char** argv) {
   rlimit limit{size_t{4} << 30, size_t{4} << 30};  // what allocates by a number in a file is found out
   ::setrlimit(RLIMIT_AS, &limit);
 #endif
-  long rounds = 1000000;
+  long rounds = 300000;
   if (argc > 1 && std::string_view(argv[1]) == "--short") {
     rounds = 6000;
   } else if (argc > 1 && std::atol(argv[1]) > 0) {
