@@ -96,14 +96,18 @@ class FunctionBase {
   bool needs_gradient(size_t i) const { return i < needs_.size() && needs_[i]; }
   /// These outputs carry no gradient (indices, masks).
   void mark_non_differentiable(const Tensor& output) { non_differentiable_.push_back(output); }
+  /// This tensor argument was written in place. forward must return it.
+  void mark_dirty(const Tensor& input) { dirty_.push_back(input); }
   /// Missing output gradients reach backward as undefined tensors instead of zeros.
   void accept_undefined_gradients() { accept_undefined_ = true; }
 
  private:
   friend struct FunctionAccess;
-  TensorList to_save_, non_differentiable_;
+  TensorList to_save_, non_differentiable_, dirty_;
   std::vector<bool> needs_;
+  std::vector<uint64_t> versions_;  // of the tensor arguments, before forward
   bool accept_undefined_ = false;
+  bool allow_aliases_ = false;
   const Node* node_ = nullptr;
 };
 

@@ -12,15 +12,28 @@ namespace {
 class LeafSink final : public GradientSink {
  public:
   void accumulate(const Tensor& leaf, Tensor gradient) override {
-    std::lock_guard lock(autograd_mutex(impl(leaf)));
-    Tensor& grad = autograd_meta(leaf).grad;
     bool recording = grad_enabled();
-    if (!grad.defined()) {
-      grad = own(leaf, std::move(gradient), recording);
-    } else if (recording || grad.is_sparse()) {
-      grad = grad + gradient;
-    } else {
-      grad.add_(gradient);
+    if (!recording) {
+      std::lock_guard lock(autograd_mutex(impl(leaf)));
+      Tensor& grad = autograd_meta(leaf).grad;
+      if (!grad.defined()) {
+        grad = own(leaf, std::move(gradient), recording);
+        return;
+      }
+      if (!grad.is_sparse() && !requires_grad(impl(grad))) {
+        grad.add_(gradient);
+        return;
+      }
+    }
+    // Sums that are new tensors are made outside of the lock, which freeing the old one may need; then it is seen
+    // whether somebody else was faster.
+    while (true) {
+      Tensor old = leaf.grad(), sum = old.defined() ? old + gradient : own(leaf, gradient, recording);
+      std::lock_guard lock(autograd_mutex(impl(leaf)));
+      Tensor& grad = autograd_meta(leaf).grad;
+      if (!grad.is_same(old)) continue;
+      grad.swap(sum);
+      return;
     }
   }
   Tensor gradient(const Tensor& leaf) override { return leaf.grad(); }
@@ -58,6 +71,8 @@ Tensor root_gradient(const Tensor& output, const Tensor& given, const char* oper
   }
   check<ShapeError>(given.sizes() == output.sizes(), operation, "the gradient {} does not fit the output {}", given,
                     output);
+  check<DeviceError>(given.device() == output.device(), operation, "the gradient {} is not where the output {} is",
+                     given, output);
   return given.dtype() == output.dtype() ? given : cast(given, output.dtype());
 }
 

@@ -43,6 +43,16 @@ void add_gradient(Tensor& sum, Tensor gradient, bool create_graph) {
     sum = sum + gradient;
 }
 
+// What hooks made of the gradients, which must still fit where they go.
+void take_changed(const char* what, GradientBuffer& gradients, const Gradients& changed) {
+  check<ValueError>(changed.size() == gradients.size(), what, "the hook left {} gradients where there were {}",
+                    changed.size(), gradients.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (changed[i].defined() && gradients[i].defined()) check_replacement(what, changed[i], gradients[i]);
+    gradients[i] = changed[i];
+  }
+}
+
 void check_finite(const Node& node, const GradientBuffer& gradients) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Tensor& g = gradients[i];
@@ -173,7 +183,8 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
     if (node->has_hooks()) {
       Gradients list(outputs.begin(), outputs.end());
       node->hooks().before.each([&](auto& hook) { hook(list); });
-      for (size_t i = 0; i < outputs.size(); ++i) outputs[i] = list[i];
+      take_changed("register_pre_hook", outputs, list);
+      node->hooks().retain.each([&](auto& hook) { hook(list); });
     }
     if (captured)
       for (auto& c : captures_)
@@ -185,7 +196,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
       if (node->has_hooks()) {
         Gradients list(inputs.begin(), inputs.end());
         node->hooks().after.each([&](auto& hook) { hook(list, seen); });
-        for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = list[i];
+        take_changed("register_post_hook", inputs, list);
       }
       if (context().modes & kAnomalyMode) [[unlikely]]
         check_finite(*node, inputs);

@@ -23,6 +23,10 @@ struct FunctionAccess {
   static bool accept_undefined(const FunctionBase& f) { return f.accept_undefined_; }
   static void set_node(FunctionBase& f, const Node* node) { f.node_ = node; }
   static const Node* node(const FunctionBase& f) { return f.node_; }
+  static std::vector<uint64_t>& versions(FunctionBase& f) { return f.versions_; }
+  static TensorList& dirty(FunctionBase& f) { return f.dirty_; }
+  static void allow_aliases(FunctionBase& f) { f.allow_aliases_ = true; }
+  static bool aliases_allowed(const FunctionBase& f) { return f.allow_aliases_; }
 };
 
 namespace {
@@ -96,7 +100,10 @@ class FunctionNode final : public Node {
 
 // The same values under a node of their own.
 struct Gate : Function<Gate> {
-  Tensor forward(const Tensor& x) { return x; }
+  Tensor forward(const Tensor& x) {
+    FunctionAccess::allow_aliases(*this);  // the other handle is never used again
+    return x;
+  }
   TensorList backward(const TensorList& gradients) { return gradients; }
 };
 
@@ -104,14 +111,14 @@ struct Gate : Function<Gate> {
 struct Checkpoint : Function<Checkpoint> {
   std::function<TensorList(const TensorList&)> body;
   Generator::State random;
-  uint32_t modes = 0;
+  Context then;
   size_t count = 0;
 
   TensorList forward(std::function<TensorList(const TensorList&)> f, const TensorList& inputs, const Tensor&,
-                     uint32_t caller_modes) {
+                     const Context& caller) {
     body = std::move(f);
     random = generator().state();
-    modes = caller_modes;
+    then = caller;
     count = inputs.size();
     for (auto& x : inputs) save(x);
     accept_undefined_gradients();
@@ -126,14 +133,7 @@ struct Checkpoint : Function<Checkpoint> {
       if (needs_gradient(i)) x = recording ? Gate::apply(x) : x.detach().requires_grad_();
       inputs.push_back(x);
     }
-    Generator::State now = generator().state();
-    generator().set_state(random);
-    TensorList outputs;
-    {
-      ModeGuard mode(modes, ~modes);
-      outputs = body(inputs);
-    }
-    generator().set_state(now);
+    TensorList outputs = again(inputs);
     TensorList roots, root_gradients, stops(count);
     for (size_t i = 0; i < outputs.size(); ++i)
       if (outputs[i].requires_grad() && gradients[i].defined()) {
@@ -146,7 +146,46 @@ struct Checkpoint : Function<Checkpoint> {
     result.resize(count + 1);
     return result;
   }
+
+  // With all that was current in forward, and random numbers of its own: other workers of this backward draw too.
+  TensorList again(const TensorList& inputs) {
+    Context mine = then;
+    mine.threads = context().threads;
+    mine.generator = std::make_shared<Generator>();
+    mine.generator->set_state(random);
+    ContextGuard guard(mine);
+    return body(inputs);
+  }
 };
+
+}  // namespace
+
+namespace {
+
+uint64_t version_of(const Tensor& x) { return x.defined() && impl(x)->storage ? x.version() : 0; }
+
+bool contains(const TensorList& list, const Tensor& x) {
+  return std::any_of(list.begin(), list.end(), [&](auto& t) { return t.is_same(x); });
+}
+
+// An input that forward wrote has a history that nobody knows, unless forward says so and returns it.
+void check_written(FunctionBase& function, const char* name, const TensorList& inputs, const TensorList& dirty,
+                   const TensorList& outputs) {
+  auto& versions = FunctionAccess::versions(function);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (version_of(inputs[i]) == versions[i]) continue;
+    check<GradError>(
+        contains(dirty, inputs[i]), demangle(name).c_str(),
+        "forward wrote to its tensor argument {} ({}) in place: say so with mark_dirty(), or clone() it first", i,
+        inputs[i]);
+    check<GradError>(contains(outputs, inputs[i]), demangle(name).c_str(),
+                     "tensor argument {} is marked dirty, so forward must return it", i);
+    check<GradError>(!grad_enabled() || !is_protected_leaf(impl(inputs[i])), demangle(name).c_str(),
+                     "tensor argument {} ({}) is (a view of) a leaf that requires a gradient and was written in place; "
+                     "clone() it first",
+                     i, inputs[i]);
+  }
+}
 
 }  // namespace
 
@@ -157,7 +196,11 @@ Tensor FunctionBase::saved(size_t i) const {
 
 void detail::begin_function(FunctionBase& function, const TensorList& inputs) {
   auto& needs = FunctionAccess::needs(function);
-  for (auto& x : inputs) needs.push_back(grad_enabled() && x.defined() && x.requires_grad());
+  auto& versions = FunctionAccess::versions(function);
+  for (auto& x : inputs) {
+    needs.push_back(grad_enabled() && x.defined() && x.requires_grad());
+    versions.push_back(version_of(x));
+  }
 }
 
 TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const char* name, const TensorList& inputs,
@@ -165,6 +208,8 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
   auto& needs = FunctionAccess::needs(*function);
   TensorList saved = std::exchange(FunctionAccess::to_save(*function), {});
   TensorList excluded = std::exchange(FunctionAccess::non_differentiable(*function), {});
+  TensorList dirty = std::exchange(FunctionAccess::dirty(*function), {});
+  check_written(*function, name, inputs, dirty, outputs);
   if (std::find(needs.begin(), needs.end(), true) == needs.end()) return outputs;
 
   auto node = make_node<FunctionNode>(function, demangle(name));
@@ -186,8 +231,15 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
     bool differentiable =
         is_differentiable(out.dtype()) &&
         std::none_of(excluded.begin(), excluded.end(), [&](auto& t) { return t.is_same(originals[i]); });
+    if (contains(dirty, out)) {
+      rebase_history(out, Ref<Node>(node.get()), static_cast<uint32_t>(i));
+      continue;
+    }
     // A fresh handle: forward may have returned an input as it is, whose own history must stay.
     out = out.detach();
+    impl(out)->function_alias =
+        !FunctionAccess::aliases_allowed(*function) &&
+        std::any_of(inputs.begin(), inputs.end(), [&](auto& x) { return x.defined() && x.shares_storage(out); });
     if (!differentiable) continue;
     auto& meta = autograd_meta(out);
     meta.node = Ref<Node>(node.get());
@@ -212,8 +264,8 @@ TensorList checkpoint(std::function<TensorList(const TensorList&)> f, const Tens
   // What f uses beside its inputs (a module's parameters) may require gradients too; this makes sure backward comes
   // here.
   Tensor always = zeros({}).requires_grad_();
-  uint32_t modes = context().modes;  // as they are now: apply() changes them
-  return Checkpoint::apply(std::move(f), inputs, always, modes);
+  Context now = context();  // apply() changes it
+  return Checkpoint::apply(std::move(f), inputs, always, now);
 }
 Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input) {
   return checkpoint([f = std::move(f)](const TensorList& xs) { return TensorList{f(xs[0])}; }, TensorList{input})[0];

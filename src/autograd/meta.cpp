@@ -1,6 +1,8 @@
 #include "autograd/meta.h"
 
 #include <array>
+#include <atomic>
+#include <utility>
 
 #include "base/check.h"
 #include "tutti/operator.h"
@@ -10,6 +12,11 @@ namespace tutti {
 namespace {
 
 uint32_t generation_of(const Tensor& base) { return impl(base)->autograd ? impl(base)->autograd->generation : 0; }
+
+// Several threads may read one view, and each may find it stale: see refresh_view.
+std::atomic_ref<uint32_t> generation_seen(const TensorImpl* view) {
+  return std::atomic_ref(const_cast<TensorImpl*>(view)->base_generation);
+}
 
 // How a view lies in its base, so that the same part of another tensor of the base's geometry can be found.
 struct ViewGeometry {
@@ -39,12 +46,26 @@ Tensor part_of(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
 void refresh_view(const TensorImpl* view) {
   EnableGrad guard;
   ViewGeometry g = geometry_of(view);
+  uint32_t generation = generation_of(view->base);
   Tensor fresh = part_of(view->base, g, 0);
-  auto& meta = autograd_meta(Tensor(const_cast<TensorImpl*>(view)));
   auto* made = impl(fresh)->autograd;
-  meta.node = made ? made->node : Ref<Node>();
+  Ref<Node> node = made ? made->node : Ref<Node>();
+  std::lock_guard lock(autograd_mutex(view));  // `node` goes after it: freeing nodes takes such locks
+  if (generation_seen(view).load() == generation) return;
+  auto& meta = autograd_meta(Tensor(const_cast<TensorImpl*>(view)));
+  std::swap(meta.node, node);
   meta.output = made ? made->output : 0;
-  const_cast<TensorImpl*>(view)->base_generation = generation_of(view->base);
+  generation_seen(view).store(generation);
+}
+
+void retain_at(const std::shared_ptr<Retained>& retained, Node& node, uint32_t output) {
+  // A weak reference: the node must not keep its own output alive.
+  retained->hook = node.hooks().retain.add([weak = std::weak_ptr(retained), output](Gradients& gradients) {
+    auto alive = weak.lock();
+    if (!alive || !gradients[output].defined()) return;
+    Tensor t(alive->tensor), old = t.grad();
+    t.set_grad(old.defined() ? old + gradients[output] : gradients[output]);
+  });
 }
 
 // The history of a base after part of it was written by `inner`: the gradient of that part goes to inner, the rest on
@@ -106,8 +127,15 @@ AutogradMeta& autograd_meta(const Tensor& t) {
   return *impl(t)->autograd;
 }
 
+LeafHooks* leaf_hooks(const Tensor& leaf, bool make) {
+  std::lock_guard lock(autograd_mutex(impl(leaf)));
+  auto& meta = autograd_meta(leaf);
+  if (!meta.hooks && make) meta.hooks = std::make_unique<LeafHooks>();
+  return meta.hooks.get();
+}
+
 bool requires_grad_slow(const TensorImpl* t) {
-  if (t->base.defined() && t->base_generation != generation_of(t->base)) refresh_view(t);
+  if (t->base.defined() && generation_seen(t).load() != generation_of(t->base)) refresh_view(t);
   return t->autograd && (t->autograd->requires_grad || t->autograd->node);
 }
 
@@ -115,8 +143,9 @@ Edge gradient_edge(const Tensor& t) {
   const TensorImpl* x = impl(t);
   if (!requires_grad(x)) return {};
   AutogradMeta& meta = *x->autograd;
-  if (meta.node) return {meta.node, meta.output};
+  if (meta.node && !x->base.defined()) return {meta.node, meta.output};
   std::unique_lock lock(autograd_mutex(x));
+  if (meta.node) return {meta.node, meta.output};
   if (meta.accumulator)
     if (auto node = try_retain(meta.accumulator)) return {std::move(node), 0};
   lock.unlock();
@@ -155,12 +184,16 @@ void rebase_history(const Tensor& t, const Ref<Node>& node, uint32_t output) {
   meta.node = node;
   meta.output = output;
   ++meta.generation;
+  if (meta.retained) {
+    meta.retained->hook.remove();
+    if (node) retain_at(meta.retained, *node, output);
+  }
 }
 
 // ---- The tensor's own view of it
 
-bool Tensor::requires_grad() const { return tutti::requires_grad(impl()); }
-bool Tensor::is_leaf() const { return !tutti::requires_grad(impl()) || !impl()->autograd->node; }
+bool Tensor::requires_grad() const { return defined() && tutti::requires_grad(impl()); }
+bool Tensor::is_leaf() const { return !requires_grad() || !impl()->autograd->node; }
 
 Tensor& Tensor::requires_grad_(bool value) {
   check<GradError>(!value || is_differentiable(dtype()), "requires_grad_",
@@ -176,14 +209,15 @@ Tensor& Tensor::requires_grad_(bool value) {
 Tensor Tensor::grad() const { return defined() && impl()->autograd ? impl()->autograd->grad : Tensor(); }
 
 void Tensor::set_grad(const Tensor& grad) const {
+  check<ValueError>(defined(), "set_grad", "the tensor is undefined");
   if (!grad.defined() && !impl()->autograd) return;
-  if (grad.defined())
-    check<ShapeError>(grad.sizes() == sizes(), "set_grad", "the gradient of {} cannot be {}", *this, grad);
+  if (grad.defined()) check_replacement("set_grad", grad, *this);
+  Tensor old = grad;  // goes after the lock: it may be the last to know this leaf's accumulator, which takes it too
   std::lock_guard lock(autograd_mutex(impl()));
-  autograd_meta(*this).grad = grad;
+  autograd_meta(*this).grad.swap(old);
 }
 
-Node* Tensor::grad_node() const { return tutti::requires_grad(impl()) ? impl()->autograd->node.get() : nullptr; }
+Node* Tensor::grad_node() const { return requires_grad() ? impl()->autograd->node.get() : nullptr; }
 
 Tensor Tensor::detach() const { return make_alias(*this); }
 
@@ -200,36 +234,29 @@ Tensor& Tensor::detach_() {
 HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check<GradError>(requires_grad(), "register_hook", "{} does not require a gradient", *this);
   auto& meta = autograd_meta(*this);
-  if (!meta.node) {
-    if (!meta.hooks) meta.hooks = std::make_unique<LeafHooks>();
-    return meta.hooks->before.add(std::move(hook));
-  }
+  if (!meta.node) return leaf_hooks(*this, true)->before.add(std::move(hook));
   return meta.node->hooks().before.add([hook = std::move(hook), output = meta.output](Gradients& gradients) {
     if (!gradients[output].defined()) return;
-    if (Tensor changed = hook(gradients[output]); changed.defined()) gradients[output] = changed;
+    if (Tensor changed = hook(gradients[output]); changed.defined()) {
+      check_replacement("register_hook", changed, gradients[output]);
+      gradients[output] = changed;
+    }
   });
 }
 
 HookHandle Tensor::register_post_accumulate_hook(std::function<void(const Tensor&)> hook) const {
   check<GradError>(requires_grad() && is_leaf(), "register_post_accumulate_hook",
                    "{} is not a leaf that requires a gradient", *this);
-  auto& meta = autograd_meta(*this);
-  if (!meta.hooks) meta.hooks = std::make_unique<LeafHooks>();
-  return meta.hooks->accumulated.add(std::move(hook));
+  return leaf_hooks(*this, true)->accumulated.add(std::move(hook));
 }
 
 void Tensor::retain_grad() {
   check<GradError>(requires_grad(), "retain_grad", "{} does not require a gradient", *this);
   if (is_leaf() || impl()->autograd->retain_grad) return;
-  impl()->autograd->retain_grad = true;
-  // A weak reference: the node must not keep its own output alive. The handle's count cannot be taken from zero.
-  TensorImpl* target = impl();
-  auto alive = std::make_shared<TensorImpl*>(target);
-  impl()->autograd->retained = alive;
-  register_hook([weak = std::weak_ptr(alive)](const Tensor& gradient) {
-    if (auto tensor = weak.lock()) Tensor(*tensor).set_grad(gradient);
-    return Tensor();
-  });
+  AutogradMeta& meta = *impl()->autograd;
+  meta.retain_grad = true;
+  meta.retained = std::make_shared<Retained>(Retained{impl(), {}});
+  retain_at(meta.retained, *meta.node, meta.output);
 }
 
 }  // namespace tutti

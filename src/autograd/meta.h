@@ -14,6 +14,11 @@ struct LeafHooks {
   HookList<void(const Tensor&)> accumulated;
 };
 
+struct Retained {
+  TensorImpl* tensor;
+  HookHandle hook;
+};
+
 struct AutogradMeta : memory::Pooled {
   bool requires_grad = false;  // of a leaf; others require gradients by having a node
   bool retain_grad = false;
@@ -22,13 +27,15 @@ struct AutogradMeta : memory::Pooled {
   Node* accumulator = nullptr;  // of a leaf: the node that accumulates; lives as long as a graph uses it
   Tensor grad;
   std::unique_ptr<LeafHooks> hooks;
-  std::shared_ptr<TensorImpl*> retained;  // alive while the tensor is: see retain_grad()
+  std::shared_ptr<Retained> retained;  // alive while the tensor is: see retain_grad()
   // Note [Views and history]: writing a view in place changes the history of its base and so of all other views. The
   // base counts such changes in `generation`; a view compares it with its `base_generation` and, if it lags, makes its
   // node anew as an as_strided of the base.
   uint32_t generation = 0;
 };
 
+/// The hooks of a leaf; null if it has none and they are not to be made.
+LeafHooks* leaf_hooks(const Tensor& leaf, bool make);
 /// The state, made if there is none.
 AutogradMeta& autograd_meta(const Tensor& t);
 

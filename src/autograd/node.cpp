@@ -1,6 +1,7 @@
 #include "autograd/node.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "autograd/meta.h"
@@ -11,33 +12,31 @@ namespace tutti {
 namespace {
 
 // Note [Freeing graphs]: a graph may be millions of nodes deep. A node whose last reference goes is put on this
-// thread's list; the outermost call empties the list, so that depth never becomes stack.
+// thread's list; the outermost call empties the list, so that depth never becomes stack. The list needs no destructor,
+// since tensors in static storage free their graphs after those of thread-local objects have run; dead nodes are linked
+// through their sequence numbers, which nobody asks for any more.
 struct Graveyard {
-  std::vector<Node*> nodes;
+  Node* first = nullptr;
   bool draining = false;
 };
-Graveyard& graveyard() {
-  static thread_local Graveyard g;
-  return g;
-}
+thread_local Graveyard graveyard;
 thread_local uint64_t last_sequence = 0;
 
 }  // namespace
 
 void destroy(Node* node) noexcept {
-  auto& g = graveyard();
+  Graveyard& g = graveyard;
   if (g.draining) {
-    g.nodes.push_back(node);
+    node->sequence = reinterpret_cast<uint64_t>(std::exchange(g.first, node));
     return;
   }
   g.draining = true;
   delete node;
-  while (!g.nodes.empty()) {
-    Node* next = g.nodes.back();
-    g.nodes.pop_back();
+  while (g.first) {
+    Node* next = g.first;
+    g.first = reinterpret_cast<Node*>(next->sequence);
     delete next;
   }
-  if (g.nodes.capacity() > 4096) g.nodes = {};
   g.draining = false;
 }
 
@@ -120,17 +119,29 @@ AccumulateNode::~AccumulateNode() {
 }
 
 void AccumulateNode::before(GradientBuffer& outputs) {
-  auto* meta = impl(leaf_)->autograd;
-  if (!meta->hooks) return;
-  meta->hooks->before.each([&](auto& hook) {
-    if (Tensor changed = hook(outputs[0]); changed.defined()) outputs[0] = changed;
+  LeafHooks* hooks = leaf_hooks(leaf_, false);
+  if (!hooks) return;
+  hooks->before.each([&](auto& hook) {
+    if (Tensor changed = hook(outputs[0]); changed.defined()) {
+      check_replacement("register_hook", changed, leaf_);
+      outputs[0] = changed;
+    }
   });
 }
 
 void AccumulateNode::run(GradientBuffer& outputs, GradientBuffer&) {
+  check_replacement("backward", outputs[0], leaf_);
   gradient_sink().accumulate(leaf_, std::move(outputs[0]));
-  auto* meta = impl(leaf_)->autograd;
-  if (meta->hooks) meta->hooks->accumulated.each([&](auto& hook) { hook(leaf_); });
+  if (LeafHooks* hooks = leaf_hooks(leaf_, false)) hooks->accumulated.each([&](auto& hook) { hook(leaf_); });
+}
+
+void check_replacement(const char* what, const Tensor& gradient, const Tensor& like) {
+  check<ShapeError>(gradient.sizes() == like.sizes(), what, "{} cannot be the gradient of {}: the shapes differ",
+                    gradient, like);
+  check<DTypeError>(gradient.dtype() == like.dtype(), what, "{} cannot be the gradient of {}: cast it first", gradient,
+                    like);
+  check<DeviceError>(gradient.device() == like.device(), what, "{} cannot be the gradient of {}: move it there first",
+                     gradient, like);
 }
 
 std::string node_name(const Node& node) { return node.name(); }

@@ -60,6 +60,7 @@ class HookList {
 
 struct NodeHooks {
   HookList<void(Gradients&)> before;  // node hooks, and per-output tensor hooks, in order
+  HookList<void(Gradients&)> retain;  // see retain_grad(): after all that may change the gradients
   HookList<void(Gradients&, const Gradients&)> after;
 };
 
@@ -127,6 +128,9 @@ class SavedTensor {
   bool is_output_ = false, freed_ = false, detached_ = false;
   Edge history_;
 };
+
+/// Throws unless `gradient` has the shape, dtype and device of `like`.
+void check_replacement(const char* what, const Tensor& gradient, const Tensor& like);
 
 /// The node of a leaf.
 class AccumulateNode final : public Node {

@@ -40,6 +40,11 @@ void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out,
       "{} is (a view of) a leaf that requires a gradient: writing it in place would lose its history; do it inside "
       "NoGrad, or use the out-of-place form",
       out);
+  if (t->storage && !t->device.is_meta()) check_readable(out, op.name);
+  check<GradError>(!recording || !t->function_alias, op.name,
+                   "{} is the result of a custom Function that shares memory with one of its arguments; clone() it "
+                   "before writing in place",
+                   out);
   check<GradError>(!recording || !t->inference, op.name,
                    "{} was made in inference mode and cannot be written while gradients are "
                    "recorded; clone() it first",
@@ -69,7 +74,7 @@ bool check_inputs(const Operator& op, std::span<const Tensor* const> inputs, boo
     if (t->layout == Layout::sparse && !op.sparse) [[unlikely]]
       fail<ValueError>(op.name, "{} is sparse; use its values(), or to_dense() it", *x);
     if (t->storage && t->numel != 0 && !t->device.is_meta() &&
-        t->storage->bytes < static_cast<size_t>(t->offset + t->numel) * size_of(t->dtype))
+        (!t->contiguous || t->storage->bytes < static_cast<size_t>(t->offset + t->numel) * size_of(t->dtype)))
       check_readable(*x, op.name);
     if (may_record && requires_grad(t)) needs_gradient = true;
   }

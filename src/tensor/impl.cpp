@@ -134,13 +134,17 @@ Tensor make_tensor(const Shape& sizes, DType dtype, Device device) {
   t->dtype = dtype;
   t->device = device;
   t->set_sizes(sizes);
-  if (t->numel > (int64_t{1} << 31) || t->numel <= 0) check_sizes(sizes);
+  double count = 1;  // does not wrap
+  bool negative = false;
+  for (int64_t s : sizes) count *= static_cast<double>(s), negative = negative || s < 0;
+  if (count > 1e9 || negative) check_sizes(sizes);
   t->storage = make_storage(static_cast<size_t>(t->numel) * size_of(dtype), device);
   return result;
 }
 
 Tensor make_tensor(const Shape& sizes, const Shape& strides, DType dtype, Device device) {
   check_sizes(sizes);
+  for (int64_t s : strides) check<ShapeError>(s >= 0, "empty_strided", "strides must not be negative: {}", strides);
   auto* t = new TensorImpl;
   Tensor result(t);
   t->dtype = dtype;

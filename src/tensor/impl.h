@@ -21,7 +21,8 @@ struct TensorImpl : detail::Handle, memory::Pooled {
   Layout layout = Layout::strided;
   bool contiguous = true;  // row-major without gaps
   bool number = false;     // made from a C++ number
-  bool inference = false;  // made in inference mode
+  bool inference = false;       // made in inference mode
+  bool function_alias = false;  // a custom Function's result that shares memory with its arguments
   Device device;
   int64_t offset = 0;  // in elements
   int64_t numel = 1;

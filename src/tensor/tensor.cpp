@@ -114,7 +114,7 @@ void Tensor::resize_storage(size_t bytes) const {
   tutti::resize_storage(*impl()->storage, bytes);
 }
 bool Tensor::shares_storage(const Tensor& other) const {
-  return impl()->storage && impl()->storage == other.impl()->storage;
+  return defined() && other.defined() && impl()->storage && impl()->storage == other.impl()->storage;
 }
 uint64_t Tensor::version() const {
   const Storage* storage = versioned_storage(get(*this, "version"));
@@ -125,6 +125,7 @@ void Tensor::set_version(uint64_t version) const {
 }
 
 void Tensor::set_data(const Tensor& other) const {
+  check<ValueError>(defined() && other.defined(), "set_data", "an undefined tensor has no data to give or take");
   check<GradError>(!impl()->base.defined() && is_leaf(), "set_data",
                    "{} is a view or has a history; only leaves can be given other data", *this);
   TensorImpl* t = impl();

@@ -213,7 +213,9 @@ Tensor from_blob(void* data, const Shape& sizes, const Options& options, std::fu
   DType dtype = dtype_or_default(options);
   check<ShapeError>(!strides || strides->size() == sizes.size(), "from_blob",
                     "sizes {} and strides {} differ in length", sizes, strides.value_or(Shape()));
+  for (int64_t s : sizes) check<ShapeError>(s >= 0, "from_blob", "sizes must not be negative: {}", sizes);
   Shape steps = strides.value_or(contiguous_strides(sizes));
+  for (int64_t s : steps) check<ShapeError>(s >= 0, "from_blob", "strides must not be negative: {}", steps);
   auto* t = new TensorImpl;
   Tensor result(t);
   t->dtype = dtype;

@@ -256,7 +256,7 @@ const Operator logsumexp_op{
           Tensor x = c.input(0), y = restore_dims(c.output(), x.sizes(), dims),
                  g = restore_dims(c.grad(), x.sizes(), dims);
           // -∞ - -∞ would be NaN where the gradient is 0.
-          c.set(0, g * exp(x - where(isinf(y), 0, y)));
+          c.set(0, g * exp(x - where(logical_and(isinf(y), y < 0), 0, y)));
         },
     .saves_inputs = 1,
     .saves_outputs = 1,

@@ -416,11 +416,13 @@ Tensor expand(const Tensor& x, const Shape& sizes) {
   check<ShapeError>(sizes.size() >= x.sizes().size(), "expand", "{} has more dims than {}", x, sizes);
   Sizes a{sizes};
   size_t missing = sizes.size() - x.sizes().size();
-  for (size_t d = 0; d < sizes.size(); ++d)
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    check<ShapeError>(sizes[d] >= -1, "expand", "sizes must not be negative (-1 keeps a size): {}", sizes);
     if (sizes[d] == -1) {
       check<ShapeError>(d >= missing, "expand", "-1 keeps a size, but dim {} of {} is new", d, sizes);
       a.sizes[d] = x.sizes()[d - missing];
     }
+  }
   if (a.sizes == x.sizes()) return x;
   return call(expand_op, {&x}, attributes(a));
 }
@@ -432,7 +434,8 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
   int64_t size = x.size(dim);
   auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + size : v, 0, size); };
   int64_t from = clamp(start.value_or(0)), to = std::max(from, clamp(stop.value_or(size)));
-  Range a{dim, from, (to - from + step - 1) / step, step};
+  int64_t length = to > from ? (to - from - 1) / step + 1 : 0;
+  Range a{dim, from, length, length > 1 ? step : 1};
   return call(slice_op, {&x}, attributes(a));
 }
 
@@ -440,7 +443,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   check<ShapeError>(x.dim() > 0, "narrow", "a zero-dimensional tensor has nothing to narrow");
   dim = wrap_dim(dim, x.dim(), "narrow");
   int64_t size = x.size(dim), from = start < 0 ? start + size : start;
-  check<IndexError>(from >= 0 && length >= 0 && from + length <= size, "narrow",
+  check<IndexError>(from >= 0 && length >= 0 && from <= size && length <= size - from, "narrow",
                     "[{}, {}+{}) is outside of dim {} of {}", start, start, length, dim, x);
   Range a{dim, from, length, 1};
   return call(slice_op, {&x}, attributes(a));
