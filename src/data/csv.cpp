@@ -168,6 +168,8 @@ void Csv::fill(Tensor& out, size_t column, const double* missing) const {
 
 Tensor Csv::numbers(std::string_view name, DType dtype, const double* missing) const {
   size_t at = column(name);
+  check<ValueError>(!missing || is_floating(dtype) || (*missing > -1e18 && *missing < 1e18), "csv",
+                    "{} in the place of empty cells is no {}", missing ? *missing : 0.0, dtype);
   Tensor out = empty({static_cast<int64_t>(rows())}, {.dtype = dtype, .device = Device()});
   fill(out, at, missing);
   return out;

@@ -103,6 +103,18 @@ struct Placement {
   }
 };
 
+// Brings the distance of the pixels around a line up to date; a line gives no ink to pixels further away than kReach.
+void mark(Point a, Point b, double* nearest) {
+  constexpr double kReach = 2.5;
+  auto first = [](double v) { return static_cast<int>(std::clamp(v - kReach, 0.0, double{kSide})); };
+  auto last = [](double v) { return static_cast<int>(std::clamp(v + kReach, 0.0, double{kSide})); };
+  for (int y = first(std::min(a.y, b.y)); y < last(std::max(a.y, b.y)); ++y)
+    for (int x = first(std::min(a.x, b.x)); x < last(std::max(a.x, b.x)); ++x) {
+      double& d = nearest[y * kSide + x];
+      d = std::min(d, distance({x + 0.5, y + 0.5}, a, b));
+    }
+}
+
 void draw(int digit, Random& random, float* pixels) {
   const auto& ways = drawings_of(digit);
   Drawing drawing = ways[random.below(ways.size())];
@@ -114,12 +126,7 @@ void draw(int digit, Random& random, float* pixels) {
     for (Point& p : stroke) p = place({p.x + random.uniform(-.035, .035), p.y + random.uniform(-.035, .035)});
     std::vector<Point> line;
     flatten_curve(stroke, line);
-    for (size_t i = 0; i + 1 < line.size(); ++i)
-      for (int y = 0; y < kSide; ++y)
-        for (int x = 0; x < kSide; ++x) {
-          double& d = nearest[y * kSide + x];
-          d = std::min(d, distance({x + 0.5, y + 0.5}, line[i], line[i + 1]));
-        }
+    for (size_t i = 0; i + 1 < line.size(); ++i) mark(line[i], line[i + 1], nearest);
   }
   for (int i = 0; i < kSide * kSide; ++i) {
     double value = ink * std::clamp(thickness + 0.5 - nearest[i], 0.0, 1.0) + noise * random.uniform(-1, 1);

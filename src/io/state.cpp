@@ -100,7 +100,7 @@ class Decoder {
     for (auto& [key, entry] : map) {
       check<FileError>(!key.starts_with('$') || key.starts_with("$$"), kOperation, "{}: an unexpected key '{}'", name_,
                        key);
-      state.entries.emplace_back(key.starts_with('$') ? key.substr(1) : key, decode(entry));
+      state.entries.push_back({key.starts_with('$') ? key.substr(1) : key, decode(entry)});
     }
     return state;
   }
@@ -150,18 +150,24 @@ struct StringOutput : Output {
 
 }  // namespace
 
-State::State(std::initializer_list<std::pair<std::string, Value>> list) : entries(list) {}
+State::State(std::initializer_list<Entry> list) : entries(list) {}
+State::State() = default;
+State::State(const State&) = default;
+State::State(State&&) noexcept = default;
+State& State::operator=(const State&) = default;
+State& State::operator=(State&&) noexcept = default;
+State::~State() = default;
 
 const Value* State::find(std::string_view name) const {
   for (auto& entry : entries)
-    if (entry.first == name) return &entry.second;
+    if (entry.name == name) return &entry.value;
   return nullptr;
 }
 
 Value& State::operator[](std::string_view name) {
   for (auto& entry : entries)
-    if (entry.first == name) return entry.second;
-  return entries.emplace_back(std::string(name), Value()).second;
+    if (entry.name == name) return entry.value;
+  return entries.emplace_back(Entry{std::string(name), Value()}).value;
 }
 
 const Value& State::operator[](std::string_view name) const {

@@ -113,6 +113,7 @@ std::vector<ZipMember> read_zip(std::string_view bytes, const std::string& name)
 struct Inflate::Stream {
   z_stream z{};
   std::string_view left;
+  bool ended = false;
 };
 
 Inflate::Inflate(std::string_view packed, std::string where, Wrapping wrapping)
@@ -135,6 +136,7 @@ uint64_t Inflate::some(void* out, uint64_t bytes) {
   check<FileError>(result == Z_OK || result == Z_STREAM_END || result == Z_BUF_ERROR, "inflate",
                    "{}: the compressed data is damaged", where_);
   stream_->left.remove_prefix(available - z.avail_in);
+  stream_->ended = result == Z_STREAM_END;
   return room - z.avail_out;
 }
 
@@ -150,6 +152,8 @@ void Inflate::read(void* out, uint64_t bytes) {
 void Inflate::finish() {
   char more;
   check<FileError>(some(&more, 1) == 0, "inflate", "{}: the compressed data is longer than stated", where_);
+  check<FileError>(stream_->ended && stream_->left.empty(), "inflate",
+                   "{}: the compressed data does not end where it should", where_);
 }
 
 uint32_t crc32_of(std::string_view bytes, uint32_t before) {

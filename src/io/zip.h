@@ -30,7 +30,7 @@ class Inflate {
   Inflate& operator=(const Inflate&) = delete;
   /// Exactly this many bytes; FileError where there are fewer.
   void read(void* out, uint64_t bytes);
-  /// FileError if anything is left.
+  /// FileError unless all was read, up to the last byte.
   void finish();
 
  private:

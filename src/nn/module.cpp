@@ -41,6 +41,9 @@ using detail::walk;
 template <class Handle>
 auto collect(std::vector<std::pair<std::string, Tensor>>& list, std::set<TensorImpl*>& seen) {
   return [&](const std::string& path, Handle& t) {
+    if constexpr (std::same_as<Handle, Parameter>)
+      check<ValueError>(t.defined() || !t.awaited, "parameters",
+                        "{} has no value yet: its module is lazy and must run once first", path);
     if (t.defined() && seen.insert(t.impl()).second) list.emplace_back(path, t);
   };
 }
@@ -96,7 +99,13 @@ std::vector<std::pair<std::string, ModuleBase*>> ModuleBase::named_children() co
 
 int64_t ModuleBase::parameter_count() const {
   int64_t count = 0;
-  for (const auto& [name, p] : named_parameters()) count += p.numel();
+  std::set<TensorImpl*> seen;
+  walk(
+      *this,
+      [&](const std::string&, Parameter& p) {
+        if (p.defined() && seen.insert(p.impl()).second) count += p.numel();
+      },
+      nothing, nothing);
   return count;
 }
 

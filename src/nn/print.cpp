@@ -1,5 +1,6 @@
 // The tree of modules as text.
 #include <ostream>
+#include <set>
 
 #include "base/check.h"
 #include "nn/visit.h"
@@ -44,8 +45,13 @@ std::string to_string(const ModuleBase& module) {
   std::string out;
   print(out, const_cast<ModuleBase&>(module), "", "");
   int64_t trained = 0;
-  for (const Tensor& p : module.parameters())
-    if (p.requires_grad()) trained += p.numel();
+  std::set<TensorImpl*> seen;
+  detail::walk(
+      module,
+      [&](const std::string&, Parameter& p) {
+        if (p.requires_grad() && seen.insert(p.impl()).second) trained += p.numel();
+      },
+      detail::nothing, detail::nothing);
   int64_t all = module.parameter_count();
   out += with_commas(all) + " parameters" + (trained == all ? "" : ", " + with_commas(trained) + " trained") + "\n";
   return out;

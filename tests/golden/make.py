@@ -12,8 +12,15 @@ import pathlib
 
 import torch
 
+import attention
+import embedding
+import loss
+import nn_conv
+import nn_norm
+import nn_pool
 import operators
 import pointwise
+import rnn
 from cases import File
 
 here = pathlib.Path(__file__).parent
@@ -24,6 +31,13 @@ if __name__ == "__main__":
         ("pointwise", pointwise.fill),
         ("special", pointwise.fill_special),
         ("operators", operators.fill),
+        ("loss", loss.fill),
+        ("embedding", embedding.fill),
+        ("attention", attention.fill),
+        ("rnn", rnn.fill),
+        ("nn_conv", nn_conv.fill),
+        ("nn_pool", nn_pool.fill),
+        ("nn_norm", nn_norm.fill),
     ]:
         file = File()
         fill(file)

@@ -110,7 +110,7 @@ TEST(Checkpoint, KilledWritersLeaveTheOldOrTheNewOneWhole) {
   CrashResult result = crash_writers(200, 1);
   EXPECT_EQ(result.failure, "");
   EXPECT_EQ(result.kills, 200);
-  EXPECT_GT(result.replaced, 0);  // else the writers were killed before they wrote anything
+  EXPECT_GT(result.replaced, 20);  // else most writers were killed before they had written anything
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST(State, IsAnOrderedMap) {
   state["a"] = 0.5;
   state["z"] = "text";
   EXPECT_EQ(state.size(), 2u);
-  EXPECT_EQ(state.entries[0].first, "z");
+  EXPECT_EQ(state.entries[0].name, "z");
   EXPECT_EQ(state["z"].as<std::string>(), "text");
   const State& constant = state;
   EXPECT_THAT(message_of<FileError>([&] { constant["b"]; }), HasSubstr("'b'"));
@@ -57,7 +57,7 @@ TEST(State, GivesBackEveryKindOfValue) {
               {"a", State{{"b", tensor({2.5})}}}};
   State got = round_trip(state);
   ASSERT_EQ(got.size(), state.size());
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got.entries[i].first, state.entries[i].first);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got.entries[i].name, state.entries[i].name);
   EXPECT_EQ(got["int"].as<int64_t>(), INT64_MIN);
   EXPECT_EQ(static_cast<uint64_t>(got["seed"].as<int64_t>()), 0xdeadbeefcafef00d);
   for (const char* name : {"double", "whole", "tiny", "minus", "infinity", "nan"})

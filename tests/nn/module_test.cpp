@@ -331,7 +331,8 @@ TEST(Linear, ComputesAndLearnsItsShape) {
   EXPECT_EQ(net(randn({0, 3})).sizes(), (Shape{0, 2}));
   EXPECT_THAT(message_of<ShapeError>([&] { net(randn({4, 2})); }), HasSubstr("inputs of [..., in]"));
   nn::LazyLinear lazy(7);
-  EXPECT_TRUE(lazy.parameters().empty());
+  EXPECT_THAT(message_of<ValueError>([&] { lazy.parameters(); }), HasSubstr("weight has no value yet"));
+  EXPECT_EQ(lazy.parameter_count(), 0);
   EXPECT_EQ(lazy(x).sizes(), (Shape{4, 5, 7}));
   EXPECT_EQ(lazy.weight.sizes(), (Shape{7, 3}));
   nn::LazyLinear other(7);

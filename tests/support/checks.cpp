@@ -15,7 +15,7 @@ namespace {
 const std::vector<Npz>& goldens() {
   static const std::vector<Npz> files = [] {
     std::vector<Npz> list;
-    for (const char* name : {"pointwise", "special", "operators"})
+    for (const char* name : {"pointwise", "special", "operators", "nn_conv", "nn_pool", "nn_norm"})
       list.emplace_back("tests/golden/" + std::string(name) + ".npz");
     return list;
   }();

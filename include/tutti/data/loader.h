@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "tutti/context.h"
 #include "tutti/data/collate.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/sampler.h"

@@ -22,20 +22,26 @@
 namespace tutti::io {
 
 struct Value;
+struct Entry;  // {name, value}
 
 /// Named values in the order in which they were added.
 struct State {
-  std::vector<std::pair<std::string, Value>> entries;
+  std::vector<Entry> entries;
 
-  State() = default;
-  State(std::initializer_list<std::pair<std::string, Value>> list);
+  State(std::initializer_list<Entry> list);
+  State();  // these are defined where an entry is a complete type
+  State(const State&);
+  State(State&&) noexcept;
+  State& operator=(const State&);
+  State& operator=(State&&) noexcept;
+  ~State();
   /// The entry of this name; made (as 0) if there is none.
   Value& operator[](std::string_view name);
   /// FileError if there is none.
   const Value& operator[](std::string_view name) const;
   const Value* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name); }
-  size_t size() const { return entries.size(); }
+  size_t size() const;
 };
 
 using ValueList = std::vector<Value>;
@@ -72,6 +78,12 @@ struct Value {
  private:
   [[noreturn]] void wrong_kind(const Value& wanted) const;
 };
+
+struct Entry {
+  std::string name;
+  Value value;
+};
+inline size_t State::size() const { return entries.size(); }
 
 /// One safetensors file, written atomically: the tensors under their paths ("model/fc1/weight"), so that other tools
 /// can read them too, and everything else as JSON in its metadata. Strings must be UTF-8. A tensor comes back with the

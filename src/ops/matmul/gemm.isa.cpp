@@ -336,8 +336,12 @@ class Multiplication {
     if (!converts_ && parts_ == 1 && p_.a.row == 1 && first + kGroup <= full) {
       const auto* from = static_cast<const T*>(at(p_.a, kRows * first, k).data);
       for (int64_t c = 0; c < depth; ++c, from += p_.a.column)
-        for (int64_t g = 0; g < kGroup; ++g)
+        for (int64_t g = 0; g < kGroup; ++g) {
+          // Columns are far apart, which the machine does not foresee.
+          if (g * kRows * static_cast<int64_t>(sizeof(T)) % 64 == 0)
+            __builtin_prefetch(from + 4 * kAhead * p_.a.column + g * kRows);
           std::memcpy(to + g * a_tile_ + c * kRows, from + g * kRows, kRows * sizeof(T));
+        }
       return;
     }
     for (int64_t r = first; r < smaller(first + kGroup, tiles_); ++r, to += a_tile_) {

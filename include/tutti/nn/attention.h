@@ -1,0 +1,91 @@
+// Attention and the layers of transformers.
+#pragma once
+
+#include "tutti/nn/activation.h"
+#include "tutti/nn/linear.h"
+#include "tutti/nn/norm.h"
+#include "tutti/ops/attention.h"
+
+namespace tutti::nn {
+
+struct MultiheadAttentionOptions {
+  double dropout = 0;
+  bool bias = true;
+  bool batch_first = false;                // [batch, time, width] instead of [time, batch, width]
+  int64_t key_width = 0, value_width = 0;  // 0: that of the queries
+};
+struct AttendOptions {
+  Tensor mask = {};         // [T, S] or [batch·heads, T, S]: bool (true: may attend) or added to the scores
+  Tensor key_padding = {};  // bool [batch, S]: true marks keys that are no keys
+  bool causal = false;
+  TUTTI_FIELDS(mask, key_padding, causal)
+};
+
+/// Queries, keys and values are projected to heads, attend, and are projected back.
+struct MultiheadAttention : Module<MultiheadAttention> {
+  int64_t heads;
+  double dropout;
+  bool batch_first;
+  Parameter in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias;  // one for all, or one each
+  Linear out_proj;
+  TUTTI_FIELDS(heads, dropout, batch_first, in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias,
+               out_proj)
+
+  MultiheadAttention(int64_t width, int64_t heads, const MultiheadAttentionOptions& options = {});
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& options = {});
+};
+
+struct TransformerOptions {
+  int64_t feedforward = 2048;
+  double dropout = 0.1;
+  bool gelu = false;  // relu otherwise
+  bool batch_first = false;
+  bool norm_first = false;
+  double eps = 1e-5;
+};
+
+struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
+  MultiheadAttention self_attn;
+  Linear linear1, linear2;
+  LayerNorm norm1, norm2;
+  Dropout dropout, dropout1, dropout2;
+  bool gelu, norm_first;
+  TUTTI_FIELDS(self_attn, linear1, linear2, norm1, norm2, dropout, dropout1, dropout2, gelu, norm_first)
+
+  TransformerEncoderLayer(int64_t width, int64_t heads, const TransformerOptions& options = {});
+  Tensor forward(const Tensor& x, const AttendOptions& options = {});
+};
+
+struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
+  MultiheadAttention self_attn, multihead_attn;
+  Linear linear1, linear2;
+  LayerNorm norm1, norm2, norm3;
+  Dropout dropout, dropout1, dropout2, dropout3;
+  bool gelu, norm_first;
+  TUTTI_FIELDS(self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3, dropout, dropout1, dropout2, dropout3,
+               gelu, norm_first)
+
+  TransformerDecoderLayer(int64_t width, int64_t heads, const TransformerOptions& options = {});
+  /// `memory` is what an encoder made; the second options are for attending to it.
+  Tensor forward(const Tensor& x, const Tensor& memory, const AttendOptions& options = {},
+                 const AttendOptions& memory_options = {});
+};
+
+/// Layers one after another, equal at first in shape but not in weights, and a last norm if the layers norm first.
+struct TransformerEncoder : Module<TransformerEncoder> {
+  std::vector<TransformerEncoderLayer> layers;
+  std::optional<LayerNorm> norm;
+  TUTTI_FIELDS(layers, norm)
+  TransformerEncoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& options = {});
+  Tensor forward(const Tensor& x, const AttendOptions& options = {});
+};
+struct TransformerDecoder : Module<TransformerDecoder> {
+  std::vector<TransformerDecoderLayer> layers;
+  std::optional<LayerNorm> norm;
+  TUTTI_FIELDS(layers, norm)
+  TransformerDecoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& options = {});
+  Tensor forward(const Tensor& x, const Tensor& memory, const AttendOptions& options = {},
+                 const AttendOptions& memory_options = {});
+};
+
+}  // namespace tutti::nn

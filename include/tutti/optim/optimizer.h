@@ -1,0 +1,264 @@
+// Optimizers: they change parameters by their gradients.
+//
+//   optim::Adam adam(net.parameters(), {.lr = 1e-3});
+//   for (auto& [x, y] : loader) {
+//     adam.zero_grad();
+//     cross_entropy(net(x), y).backward();
+//     adam.step();
+//   }
+//
+// Groups have options of their own:
+//   optim::SGD sgd({{net.body.parameters(), {.lr = 0.01}}, {net.head.parameters(), {.lr = 0.1, .momentum = 0.9}}});
+//
+// Gradients are read from the current gradient sink. Results do not depend on the number of threads.
+#pragma once
+
+#include <cmath>
+
+#include "tutti/io/state.h"
+#include "tutti/tree.h"
+
+namespace tutti::optim {
+
+/// What an optimizer keeps for one parameter.
+struct Slot {
+  Tensor parameter;
+  int64_t step = 0;
+  TensorList state = {};  // by number, see state_names(); undefined where not needed (yet)
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  /// Changes every parameter that has a gradient.
+  void step();
+  /// Forgets all gradients.
+  void zero_grad();
+
+  size_t group_count() const { return groups_.size(); }
+  TensorList parameters(size_t group) const;
+  TensorList parameters() const;
+  double lr(size_t group = 0) const { return const_cast<Optimizer*>(this)->lr_of(group); }
+  /// Of all groups, and of one.
+  void set_lr(double lr);
+  void set_lr(size_t group, double lr) { lr_of(group) = lr; }
+  /// The momentum, or the first beta: what some schedules change beside the learning rate. NaN where there is none.
+  virtual double momentum(size_t) const { return NAN; }
+  virtual void set_momentum(size_t, double) {}
+
+  /// Everything needed to go on later: options, and what is kept for each parameter, numbered in order.
+  io::State state() const;
+  /// ValueError when it is the state of another optimizer or of other parameters; then nothing has been changed.
+  void load_state(const io::State& state);
+
+ protected:
+  Optimizer() = default;
+  Optimizer(const Optimizer&) = default;
+  Optimizer& operator=(const Optimizer&) = default;
+
+  void add_slots(const TensorList& parameters);
+  /// Changes the parameters of these slots by their gradients, of the same shapes and dtypes.
+  virtual void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) = 0;
+  virtual double& lr_of(size_t group) = 0;
+  virtual io::State options_state(size_t group) const = 0;
+  virtual void load_options(size_t group, const io::State& state) = 0;
+  virtual std::vector<std::string> state_names() const = 0;
+  virtual const char* name() const = 0;
+
+ private:
+  std::vector<std::vector<Slot>> groups_;
+};
+
+template <class Options>
+struct Group {
+  TensorList parameters;
+  Options options = {};
+};
+
+/// An optimizer whose groups have `Options`: a struct of numbers and flags with TUTTI_FIELDS, one of them lr.
+template <class Options>
+class OptimizerWith : public Optimizer {
+ public:
+  /// Throws ValueError for options that make no sense.
+  void add_group(const TensorList& parameters, const Options& options) {
+    options.check();
+    add_slots(parameters);
+    options_.push_back(options);
+  }
+  Options& options(size_t group = 0) { return options_.at(group); }
+
+ protected:
+  OptimizerWith(const TensorList& parameters, const Options& options) { add_group(parameters, options); }
+  explicit OptimizerWith(const std::vector<Group<Options>>& groups) {
+    for (const auto& g : groups) add_group(g.parameters, g.options);
+  }
+  double& lr_of(size_t group) override { return options_.at(group).lr; }
+  io::State options_state(size_t group) const override {
+    io::State state;
+    tree::for_each_child(options_.at(group), [&](const tree::Key& key, auto& value) { state[key.text()] = value; });
+    return state;
+  }
+  void load_options(size_t group, const io::State& state) override {
+    tree::for_each_child(options_.at(group), [&](const tree::Key& key, auto& value) {
+      value = state[key.text()].template as<std::decay_t<decltype(value)>>();
+    });
+  }
+
+ private:
+  std::vector<Options> options_;
+};
+
+// ---- The optimizers. What each does is what the field means by its name; so are the defaults.
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool maximize = false;
+  TUTTI_FIELDS(lr, momentum, dampening, weight_decay, nesterov, maximize)
+  void check() const;
+};
+/// Stochastic gradient descent. Sparse gradients are taken where there is neither momentum nor weight decay.
+class SGD : public OptimizerWith<SGDOptions> {
+ public:
+  SGD(const TensorList& parameters, const SGDOptions& options) : OptimizerWith(parameters, options) {}
+  explicit SGD(const std::vector<Group<SGDOptions>>& groups) : OptimizerWith(groups) {}
+  double momentum(size_t group) const override { return const_cast<SGD*>(this)->options(group).momentum; }
+  void set_momentum(size_t group, double momentum) override { options(group).momentum = momentum; }
+
+ protected:
+  void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
+  std::vector<std::string> state_names() const override { return {"momentum"}; }
+  const char* name() const override { return "SGD"; }
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool amsgrad = false;
+  bool maximize = false;
+  TUTTI_FIELDS(lr, beta1, beta2, eps, weight_decay, amsgrad, maximize)
+  void check() const;
+};
+class Adam : public OptimizerWith<AdamOptions> {
+ public:
+  explicit Adam(const TensorList& parameters, const AdamOptions& options = {}) : OptimizerWith(parameters, options) {}
+  explicit Adam(const std::vector<Group<AdamOptions>>& groups) : OptimizerWith(groups) {}
+  double momentum(size_t group) const override { return const_cast<Adam*>(this)->options(group).beta1; }
+  void set_momentum(size_t group, double momentum) override { options(group).beta1 = momentum; }
+
+ protected:
+  void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
+  std::vector<std::string> state_names() const override { return {"mean", "square", "largest_square"}; }
+  const char* name() const override { return "Adam"; }
+  /// Whether decay shrinks the weights directly (AdamW) instead of adding to the gradient.
+  virtual bool decoupled() const { return false; }
+};
+
+/// Adam with decoupled weight decay, 0.01 unless options say otherwise.
+class AdamW : public Adam {
+ public:
+  explicit AdamW(const TensorList& parameters, const AdamOptions& options = {.weight_decay = 0.01})
+      : Adam(parameters, options) {}
+  explicit AdamW(const std::vector<Group<AdamOptions>>& groups) : Adam(groups) {}
+
+ protected:
+  const char* name() const override { return "AdamW"; }
+  bool decoupled() const override { return true; }
+};
+
+struct SparseAdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  bool maximize = false;
+  TUTTI_FIELDS(lr, beta1, beta2, eps, maximize)
+  void check() const;
+};
+/// Adam for sparse gradients: only the rows that have one are touched.
+class SparseAdam : public OptimizerWith<SparseAdamOptions> {
+ public:
+  explicit SparseAdam(const TensorList& parameters, const SparseAdamOptions& options = {})
+      : OptimizerWith(parameters, options) {}
+  explicit SparseAdam(const std::vector<Group<SparseAdamOptions>>& groups) : OptimizerWith(groups) {}
+
+ protected:
+  void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
+  std::vector<std::string> state_names() const override { return {"mean", "square"}; }
+  const char* name() const override { return "SparseAdam"; }
+};
+
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial = 0;  // what the sum of squares begins with
+  double eps = 1e-10;
+  bool maximize = false;
+  TUTTI_FIELDS(lr, lr_decay, weight_decay, initial, eps, maximize)
+  void check() const;
+};
+/// Takes sparse gradients too.
+class Adagrad : public OptimizerWith<AdagradOptions> {
+ public:
+  explicit Adagrad(const TensorList& parameters, const AdagradOptions& options = {})
+      : OptimizerWith(parameters, options) {}
+  explicit Adagrad(const std::vector<Group<AdagradOptions>>& groups) : OptimizerWith(groups) {}
+
+ protected:
+  void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
+  std::vector<std::string> state_names() const override { return {"sum"}; }
+  const char* name() const override { return "Adagrad"; }
+};
+
+struct RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+  bool maximize = false;
+  TUTTI_FIELDS(lr, alpha, eps, weight_decay, momentum, centered, maximize)
+  void check() const;
+};
+class RMSprop : public OptimizerWith<RMSpropOptions> {
+ public:
+  explicit RMSprop(const TensorList& parameters, const RMSpropOptions& options = {})
+      : OptimizerWith(parameters, options) {}
+  explicit RMSprop(const std::vector<Group<RMSpropOptions>>& groups) : OptimizerWith(groups) {}
+  double momentum(size_t group) const override { return const_cast<RMSprop*>(this)->options(group).momentum; }
+  void set_momentum(size_t group, double momentum) override { options(group).momentum = momentum; }
+
+ protected:
+  void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
+  std::vector<std::string> state_names() const override { return {"square", "momentum", "mean"}; }
+  const char* name() const override { return "RMSprop"; }
+};
+
+struct LionOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9, beta2 = 0.99;
+  double weight_decay = 0;
+  bool maximize = false;
+  TUTTI_FIELDS(lr, beta1, beta2, weight_decay, maximize)
+  void check() const;
+};
+/// Steps of equal size in the direction of a momentum's sign.
+class Lion : public OptimizerWith<LionOptions> {
+ public:
+  explicit Lion(const TensorList& parameters, const LionOptions& options = {}) : OptimizerWith(parameters, options) {}
+  explicit Lion(const std::vector<Group<LionOptions>>& groups) : OptimizerWith(groups) {}
+
+ protected:
+  void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
+  std::vector<std::string> state_names() const override { return {"momentum"}; }
+  const char* name() const override { return "Lion"; }
+};
+
+}  // namespace tutti::optim

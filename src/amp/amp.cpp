@@ -1,0 +1,78 @@
+#include "tutti/amp.h"
+
+#include "base/check.h"
+#include "tutti/autograd.h"
+#include "tutti/ops.h"
+
+namespace tutti::amp {
+
+Autocast::Autocast(DType dtype, bool enabled) : modes_(context().modes), dtype_(context().autocast_dtype) {
+  check<DTypeError>(dtype == DType::bf16 || dtype == DType::f16, "Autocast", "casts to bf16 or f16, not {}", dtype);
+  context().modes = enabled ? modes_ | kAutocastMode : modes_ & ~uint32_t{kAutocastMode};
+  context().autocast_dtype = dtype;
+}
+Autocast::~Autocast() {
+  context().modes = (context().modes & ~uint32_t{kAutocastMode}) | (modes_ & kAutocastMode);
+  context().autocast_dtype = dtype_;
+}
+
+GradScaler::GradScaler(const ScalerOptions& options) : options_(options), scale_(options.enabled ? options.scale : 1) {
+  check<ValueError>(options.scale > 0 && options.growth >= 1 && options.backoff > 0 && options.backoff < 1,
+                    "GradScaler", "takes scale > 0, growth ≥ 1 and backoff between 0 and 1, not {}, {} and {}",
+                    options.scale, options.growth, options.backoff);
+}
+
+Tensor GradScaler::scale(const Tensor& loss) const { return options_.enabled ? loss * scale_ : loss; }
+
+GradScaler::Seen& GradScaler::unscaled(const void* optimizer, const TensorList& parameters) {
+  for (Seen& s : seen_)
+    if (s.optimizer == optimizer) return s;
+  NoGrad guard;
+  bool overflow = false;
+  for (const Tensor& p : parameters) {
+    Tensor g = gradient_sink().gradient(p);
+    if (!g.defined()) continue;
+    if (g.is_sparse() && !g.is_coalesced()) {  // entries that add up may overflow together
+      g = g.coalesce();
+      gradient_sink().set_gradient(p, g);
+    }
+    Tensor numbers = g.is_sparse() ? g.values() : g;
+    if (scale_ != 1) numbers.mul_(1 / scale_);
+    overflow = overflow || !isfinite(numbers).all().item<bool>();
+  }
+  seen_.push_back({optimizer, overflow, false});
+  return seen_.back();
+}
+
+void GradScaler::unscale(const void* optimizer, const TensorList& parameters) {
+  if (options_.enabled) unscaled(optimizer, parameters);
+}
+
+bool GradScaler::step(const void* optimizer, const TensorList& parameters, const std::function<void()>& run) {
+  if (!options_.enabled) {
+    run();
+    return true;
+  }
+  Seen& seen = unscaled(optimizer, parameters);
+  check<ValueError>(!seen.stepped, "GradScaler", "step was called twice for one optimizer without update() in between");
+  seen.stepped = true;
+  if (!seen.overflow) run();
+  return !seen.overflow;
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  check<ValueError>(!seen_.empty(), "GradScaler", "update was called before any step");
+  bool overflow = false;
+  for (const Seen& s : seen_) overflow = overflow || s.overflow;
+  seen_.clear();
+  if (overflow) {
+    scale_ *= options_.backoff;
+    good_steps_ = 0;
+  } else if (++good_steps_ >= options_.growth_interval) {
+    scale_ *= options_.growth;
+    good_steps_ = 0;
+  }
+}
+
+}  // namespace tutti::amp

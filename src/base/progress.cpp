@@ -1,0 +1,203 @@
+#include "tutti/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+constexpr double kRedraw = 0.1;  // seconds between drawings on a terminal
+constexpr double kMemory = 15;   // seconds over which the rate is averaged, about
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT: nobody sets the environment meanwhile
+  return value ? value : "";
+}
+
+bool terminal_redraws() { return ::isatty(STDERR_FILENO) == 1 && variable("TERM") != "dumb"; }
+
+bool shows_unicode() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
+    if (std::string value = variable(name); !value.empty())
+      return value.find("UTF-8") != std::string::npos || value.find("utf8") != std::string::npos;
+  return false;
+}
+
+int terminal_width() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void write_to_stderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// 75 → "01:15", 3700 → "1:01:40".
+std::string duration(double seconds) {
+  if (!(seconds >= 0 && seconds < 1e8)) return "--:--";
+  auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole < 3600) return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string rate_text(double rate) {
+  if (!(rate > 0)) return "-/s";
+  if (rate >= 1000) return fmt::format("{:.0f}/s", rate);
+  return rate >= 1 ? fmt::format("{:.3g}/s", rate) : fmt::format("{:.3g} s each", 1 / rate);
+}
+
+std::string bar_text(double share, int width, bool unicode) {
+  constexpr const char* eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  auto parts = static_cast<int>(share * width * (unicode ? 8 : 1));
+  int full = unicode ? parts / 8 : parts, rest = unicode ? parts % 8 : 0;
+  std::string bar;
+  for (int i = 0; i < full; ++i) bar += unicode ? "█" : "#";
+  bar += eighths[rest];
+  return bar.append(static_cast<size_t>(width - full - (rest > 0)), ' ');
+}
+
+// Bytes that begin a character are columns, near enough.
+size_t columns_of(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+std::string_view cut(std::string_view text, size_t columns) {
+  for (size_t i = 0; i < text.size(); ++i)
+    if ((text[i] & 0xc0) != 0x80 && columns-- == 0) return text.substr(0, i);
+  return text;
+}
+
+}  // namespace
+
+struct Progress::Impl {
+  Impl(int64_t steps, ProgressOptions given) : total(steps), options(std::move(given)), done(options.start) {
+    if (!options.write) options.write = write_to_stderr;
+    if (!options.clock) options.clock = steady_seconds;
+    terminal = options.terminal.value_or(terminal_redraws());
+    color = terminal && options.color.value_or(variable("NO_COLOR").empty());
+    unicode = shows_unicode();
+    begun = last_step = last_shown = options.clock();
+    if (terminal && options.enabled) draw();
+  }
+
+  void step(Values given, int64_t count) {
+    std::lock_guard lock(mutex);
+    for (auto& [name, value] : given) {
+      auto found = std::find_if(values.begin(), values.end(), [&](auto& v) { return v.first == name; });
+      if (found == values.end())
+        values.emplace_back(name, value);
+      else
+        found->second = value;
+    }
+    done += count;
+    double now = options.clock();
+    update_rate(now, static_cast<double>(count));
+    if (!options.enabled) return;
+    if (terminal && (now - last_shown >= kRedraw || done == total)) {
+      last_shown = now;
+      draw();
+    } else if (!terminal && now - last_shown >= options.seconds && done != total) {
+      last_shown = now;
+      log_line(now);
+    }
+  }
+
+  // Steps and seconds fade away together: their quotient follows the last few seconds, and is never jumpy at the start.
+  void update_rate(double now, double count) {
+    double elapsed = std::max(now - last_step, 0.0), fade = std::exp(-elapsed / kMemory);
+    last_step = now;
+    recent_steps = recent_steps * fade + count;
+    recent_seconds = recent_seconds * fade + elapsed;
+  }
+  double rate() const { return recent_seconds > 0 ? recent_steps / recent_seconds : 0; }
+  double left() const { return done >= total ? 0 : static_cast<double>(total - done) / rate(); }
+  double share() const {
+    return std::clamp(static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total, 1)), 0.0, 1.0);
+  }
+  std::string values_text() const {
+    std::string text;
+    for (auto& [name, value] : values) text += fmt::format(" {} {:.4g}", name, value);
+    return text;
+  }
+
+  void draw() {
+    double elapsed = options.clock() - begun;
+    std::string head = options.label.empty() ? "" : options.label + " ", tail;
+    if (total > 0) {
+      head += fmt::format("{:3.0f}%|", std::floor(share() * 100));
+      tail = fmt::format("| {}/{} [{}<{}, {}]", done, total, duration(elapsed), duration(left()), rate_text(rate()));
+    } else {
+      tail = fmt::format("{} [{}, {}]", done, duration(elapsed), rate_text(rate()));
+    }
+    tail += values_text();
+    int width = options.width.value_or(terminal_width()) - 1;  // the last column may wrap
+    std::string bar;
+    if (total > 0) {
+      int room = width - static_cast<int>(columns_of(head) + columns_of(tail));
+      bar = bar_text(share(), std::clamp(room, 5, 40), unicode);
+    }
+    std::string_view fits =
+        cut(tail, static_cast<size_t>(std::max(0, width - static_cast<int>(columns_of(head) + columns_of(bar)))));
+    const char *on = color && !bar.empty() ? "\x1b[32m" : "", *off = *on ? "\x1b[0m" : "";
+    options.write(fmt::format("\r{}{}{}{}{}\x1b[K", head, on, bar, off, fits));
+  }
+
+  void log_line(double now) {
+    std::string text = options.label.empty() ? "" : options.label + ": ";
+    if (total > 0)
+      text += fmt::format("{}/{} ({:.0f}%), {}, {}", done, total, std::floor(share() * 100), rate_text(rate()),
+                          done >= total ? "in " + duration(now - begun) : duration(left()) + " left");
+    else
+      text += fmt::format("{}, {}, in {}", done, rate_text(rate()), duration(now - begun));
+    std::string shown = values_text();
+    options.write(text + (shown.empty() ? "" : "," + shown) + "\n");
+  }
+
+  void print(std::string_view text) {
+    std::lock_guard lock(mutex);
+    if (!options.enabled) return;
+    options.write(terminal && !finished ? fmt::format("\r{}\x1b[K\n", text) : fmt::format("{}\n", text));
+    if (terminal && !finished) draw();
+  }
+
+  void finish() {
+    std::lock_guard lock(mutex);
+    if (finished || !options.enabled) return;
+    finished = true;
+    if (terminal) {
+      draw();
+      options.write("\n");
+    } else {
+      log_line(options.clock());
+    }
+  }
+
+  int64_t total;
+  ProgressOptions options;
+  int64_t done;
+  bool terminal, color, unicode, finished = false;
+  double begun, last_step, last_shown, recent_steps = 0, recent_seconds = 0;
+  std::vector<std::pair<std::string, double>> values;
+  std::mutex mutex;
+};
+
+Progress::Progress(int64_t total, ProgressOptions options) : impl_(std::make_unique<Impl>(total, std::move(options))) {}
+Progress::~Progress() { impl_->finish(); }
+void Progress::step(Values values, int64_t count) { impl_->step(values, count); }
+void Progress::print(std::string_view text) { impl_->print(text); }
+void Progress::finish() { impl_->finish(); }
+
+}  // namespace tutti

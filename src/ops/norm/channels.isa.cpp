@@ -1,0 +1,278 @@
+// Statistics and normalisation a channel: batch_norm, group_norm, instance_norm.
+#include "ops/norm/kernels.h"
+#include "ops/norm/sums.h"
+
+namespace tutti::normalization {
+namespace {
+
+// Where a unit of work lies: a channel of an outer, or (with the channels last) rows of all channels.
+struct Unit {
+  int64_t outer, channel, at, rows, sums;
+};
+Unit unit_of(const Channels& c, int64_t unit) {
+  if (!c.last) return {unit / c.channels, unit % c.channels, unit * c.inner, c.inner, unit};
+  int64_t outer = unit / c.pieces(), piece = unit % c.pieces();
+  return {outer, 0, (outer * c.inner + piece * c.rows()) * c.channels, c.elements(piece), unit * c.channels};
+}
+
+// Two sums over the rows of n ≤ N channels. values(row, p, q) sets p and q to a row's vectors.
+template <class T, class Values>
+TUTTI_HD void sum_columns(int64_t rows, Lanes<T>& first, Lanes<T>& second, Values&& values) {
+  using V = Lanes<T>;
+  V p0(0), p1(0), p2(0), p3(0), q0(0), q1(0), q2(0), q3(0), p, q;
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    values(r, p, q);
+    p0 = p0 + p;
+    q0 = q0 + q;
+    values(r + 1, p, q);
+    p1 = p1 + p;
+    q1 = q1 + q;
+    values(r + 2, p, q);
+    p2 = p2 + p;
+    q2 = q2 + q;
+    values(r + 3, p, q);
+    p3 = p3 + p;
+    q3 = q3 + q;
+  }
+  for (; r < rows; ++r) {
+    values(r, p, q);
+    p0 = p0 + p;
+    q0 = q0 + q;
+  }
+  first = (p0 + p1) + (p2 + p3);
+  second = (q0 + q1) + (q2 + q3);
+}
+
+// Channels that are summed up at a time, as four vectors: whole rows are read from memory one after the other.
+template <class T>
+constexpr int kBlockOf = 4 * Lanes<T>::lanes;
+
+// The same for a block of `count` channels; values(row, j, n, p, q) sets p and q to the j-th vector of a row, of n
+// lanes.
+template <class T, class Values>
+TUTTI_HD void sum_block(int64_t rows, int count, Lanes<T> (&first)[4], Lanes<T> (&second)[4], Values&& values) {
+  using V = Lanes<T>;
+  constexpr int N = V::lanes;
+  if (count < kBlockOf<T>) {
+    for (int j = 0; j * N < count; ++j) {
+      int n = count - j * N < N ? count - j * N : N;
+      sum_columns<T>(rows, first[j], second[j],
+                     [&](int64_t r, V& p, V& q) __attribute__((always_inline)) { values(r, j, n, p, q); });
+    }
+    return;
+  }
+  V p0(0), p1(0), p2(0), p3(0), q0(0), q1(0), q2(0), q3(0), p, q;
+  for (int64_t r = 0; r < rows; ++r) {
+    values(r, 0, N, p, q);
+    p0 = p0 + p;
+    q0 = q0 + q;
+    values(r, 1, N, p, q);
+    p1 = p1 + p;
+    q1 = q1 + q;
+    values(r, 2, N, p, q);
+    p2 = p2 + p;
+    q2 = q2 + q;
+    values(r, 3, N, p, q);
+    p3 = p3 + p;
+    q3 = q3 + q;
+  }
+  V sums[] = {p0, p1, p2, p3}, others[] = {q0, q1, q2, q3};
+  for (int j = 0; j < 4; ++j) {
+    first[j] = sums[j];
+    second[j] = others[j];
+  }
+}
+
+template <class T>
+TUTTI_HD Lanes<T> load(const T* p, int n) {
+  using V = Lanes<T>;
+  return n == V::lanes ? V::load(p) : V::load(p, n);
+}
+
+// Vectors of a block as f64.
+template <class T>
+void store_wide(double* to, Lanes<T> (&v)[4], int count) {
+  T lane[kBlockOf<T>];
+  for (int j = 0; j * Lanes<T>::lanes < count; ++j) v[j].store(lane + j * Lanes<T>::lanes);
+  for (int i = 0; i < count; ++i) to[i] = static_cast<double>(lane[i]);
+}
+
+template <class T, class Body>
+TUTTI_HD void for_each_block(int64_t channels, Body&& body) {
+  for (int64_t i = 0; i < channels; i += kBlockOf<T>)
+    body(i, static_cast<int>(channels - i < kBlockOf<T> ? channels - i : kBlockOf<T>));
+}
+
+// A piece's mean and squares by two passes as deviations() does: the piece stays in the cache.
+template <class T>
+void column_moments(const Channels& c, const Unit& u, const T* x, double* mean, double* squares) {
+  using V = Lanes<T>;
+  auto count = static_cast<double>(u.rows);
+  for_each_block<T>(c.channels, [&](int64_t i, int channels) {
+    const T* column = x + u.at + i;
+    V near[4], unused[4], rest[4], square[4];
+    sum_block<T>(u.rows, channels, near, unused,
+                 [&](int64_t r, int j, int n, V& p, V& q) __attribute__((always_inline)) {
+                   p = load(column + r * c.channels + j * V::lanes, n);
+                   q = V(0);
+                 });
+    for (int j = 0; j * V::lanes < channels; ++j) near[j] = near[j] * V(static_cast<T>(1 / count));
+    sum_block<T>(u.rows, channels, rest, square,
+                 [&](int64_t r, int j, int n, V& p, V& q) __attribute__((always_inline)) {
+                   p = load(column + r * c.channels + j * V::lanes, n) - near[j];
+                   q = p * p;
+                 });
+    double centre[kBlockOf<T>], off[kBlockOf<T>], *m = mean + u.sums + i, *s = squares + u.sums + i;
+    store_wide<T>(centre, near, channels);
+    store_wide<T>(off, rest, channels);
+    store_wide<T>(s, square, channels);
+    for (int k = 0; k < channels; ++k) {
+      m[k] = centre[k] + off[k] / count;
+      s[k] -= off[k] * off[k] / count;
+      if (s[k] < 0) s[k] = 0;  // NaN stays
+    }
+  });
+}
+
+template <class T>
+void moments(const Channels& c, const T* x, double* mean, double* squares, int64_t begin, int64_t end) {
+  for (int64_t unit = begin; unit < end; ++unit) {
+    Unit u = unit_of(c, unit);
+    if (c.last)
+      column_moments(c, u, x, mean, squares);
+    else
+      deviations(x + u.at, c.inner, first_mean(x + u.at, c.inner), mean[u.sums], squares[u.sums]);
+  }
+}
+
+template <class T>
+void products(const Channels& c, const T* g, const T* x, const T* mean, double* sum, double* product, int64_t begin,
+              int64_t end) {
+  using V = Lanes<T>;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    Unit u = unit_of(c, unit);
+    const T *from_g = g + u.at, *from_x = x + u.at, *table = mean + u.outer * c.table + u.channel;
+    if (!c.last) {
+      V shift(*table);
+      sum_row<T>(c.inner, sum[u.sums], product[u.sums],
+                 [&](int64_t i, int n, V& p, V& q) __attribute__((always_inline)) {
+                   p = load_filled<V>(from_g + i, n, 0);
+                   q = p * (load_filled<V>(from_x + i, n, *table) - shift);
+                 });
+      continue;
+    }
+    for_each_block<T>(c.channels, [&](int64_t i, int channels) {
+      V shift[4], s[4], t[4];
+      for (int j = 0; j * V::lanes < channels; ++j)
+        shift[j] =
+            load(table + i + j * V::lanes, channels - j * V::lanes < V::lanes ? channels - j * V::lanes : V::lanes);
+      sum_block<T>(u.rows, channels, s, t, [&](int64_t r, int j, int n, V& p, V& q) __attribute__((always_inline)) {
+        int64_t at = i + j * V::lanes + r * c.channels;
+        p = load(from_g + at, n);
+        q = p * (load(from_x + at, n) - shift[j]);
+      });
+      store_wide<T>(sum + u.sums + i, s, channels);
+      store_wide<T>(product + u.sums + i, t, channels);
+    });
+  }
+}
+
+template <class T>
+void apply(const Channels& c, const T* x, const T* mean, const T* scale, const T* shift, T* y, int64_t begin,
+           int64_t end) {
+  using V = Lanes<T>;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    Unit u = unit_of(c, unit);
+    int64_t table = u.outer * c.table + u.channel;
+    if (!c.last) {
+      V m(mean[table]), a(scale[table]), b(shift[table]);
+      for_each_vector<T>(c.inner, [&](int64_t i, int n) __attribute__((always_inline)) {
+        store_first(y + u.at + i, n, (load(x + u.at + i, n) - m) * a + b);
+      });
+      continue;
+    }
+    for (int64_t r = 0; r < u.rows; ++r) {
+      int64_t row = u.at + r * c.channels;
+      for_each_vector<T>(c.channels, [&](int64_t i, int n) __attribute__((always_inline)) {
+        int64_t k = table + i;
+        store_first(y + row + i, n,
+                    (load(x + row + i, n) - load(mean + k, n)) * load(scale + k, n) + load(shift + k, n));
+      });
+    }
+  }
+}
+
+template <class T>
+void gradient(const Channels& c, const T* g, const T* x, const T* mean, const T* of_g, const T* of_x, const T* shift,
+              T* y, int64_t begin, int64_t end) {
+  using V = Lanes<T>;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    Unit u = unit_of(c, unit);
+    int64_t table = u.outer * c.table + u.channel;
+    if (!c.last) {
+      V m(mean[table]), p(of_g[table]), q(of_x[table]), s(shift[table]);
+      for_each_vector<T>(c.inner, [&](int64_t i, int n) __attribute__((always_inline)) {
+        store_first(y + u.at + i, n, load(g + u.at + i, n) * p + (load(x + u.at + i, n) - m) * q + s);
+      });
+      continue;
+    }
+    for (int64_t r = 0; r < u.rows; ++r) {
+      int64_t row = u.at + r * c.channels;
+      for_each_vector<T>(c.channels, [&](int64_t i, int n) __attribute__((always_inline)) {
+        int64_t k = table + i;
+        store_first(y + row + i, n,
+                    load(g + row + i, n) * load(of_g + k, n) +
+                        (load(x + row + i, n) - load(mean + k, n)) * load(of_x + k, n) + load(shift + k, n));
+      });
+    }
+  }
+}
+
+template <class T>
+const T* in(const void* p) {
+  return static_cast<const T*>(p);
+}
+template <class T>
+T* to(void* p) {
+  return static_cast<T*>(p);
+}
+
+}  // namespace
+}  // namespace tutti::normalization
+
+namespace tutti {
+
+using namespace normalization;
+
+TUTTI_ISA_DEFINE(channel_moments, void,
+                 (DType dtype, const normalization::Channels& c, const void* x, double* mean, double* squares,
+                  int64_t begin, int64_t end)) {
+  auto run = [&]<class T>(T) { moments(c, in<T>(x), mean, squares, begin, end); };
+  dtype == DType::f64 ? run(double()) : run(float());
+}
+
+TUTTI_ISA_DEFINE(channel_products, void,
+                 (DType dtype, const normalization::Channels& c, const void* g, const void* x, const void* mean,
+                  double* sum, double* product, int64_t begin, int64_t end)) {
+  auto run = [&]<class T>(T) { products(c, in<T>(g), in<T>(x), in<T>(mean), sum, product, begin, end); };
+  dtype == DType::f64 ? run(double()) : run(float());
+}
+
+TUTTI_ISA_DEFINE(channel_apply, void,
+                 (DType dtype, const normalization::Channels& c, const void* x, const void* mean, const void* scale,
+                  const void* shift, void* y, int64_t begin, int64_t end)) {
+  auto run = [&]<class T>(T) { apply(c, in<T>(x), in<T>(mean), in<T>(scale), in<T>(shift), to<T>(y), begin, end); };
+  dtype == DType::f64 ? run(double()) : run(float());
+}
+
+TUTTI_ISA_DEFINE(channel_gradient, void,
+                 (DType dtype, const normalization::Channels& c, const void* g, const void* x, const void* mean,
+                  const void* of_g, const void* of_x, const void* shift, void* y, int64_t begin, int64_t end)) {
+  auto run = [&]<class T>(T) {
+    gradient(c, in<T>(g), in<T>(x), in<T>(mean), in<T>(of_g), in<T>(of_x), in<T>(shift), to<T>(y), begin, end);
+  };
+  dtype == DType::f64 ? run(double()) : run(float());
+}
+
+}  // namespace tutti

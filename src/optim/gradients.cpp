@@ -1,0 +1,85 @@
+#include "tutti/optim/gradients.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "tutti/autograd.h"
+#include "tutti/ops.h"
+
+namespace tutti::optim {
+namespace {
+
+// What holds the numbers of a gradient; duplicates of a sparse one are added first.
+TensorList gradients_of(const TensorList& parameters) {
+  TensorList list;
+  for (const Tensor& p : parameters) {
+    Tensor g = gradient_sink().gradient(p);
+    if (!g.defined()) continue;
+    if (g.is_sparse() && !g.is_coalesced()) {
+      g = g.coalesce();
+      gradient_sink().set_gradient(p, g);
+    }
+    list.push_back(g.is_sparse() ? g.values() : g);
+  }
+  return list;
+}
+
+double norm_of(const TensorList& gradients, double p) {
+  bool largest = std::isinf(p);
+  double total = 0;
+  for (const Tensor& g : gradients) {
+    // NaN must stay NaN, so no std::max.
+    double n = norm(g, p).item<double>();
+    if (largest)
+      total = n > total || std::isnan(n) ? n : total;
+    else
+      total += std::pow(n, p);
+    if (std::isnan(total)) return total;
+  }
+  return largest ? total : std::pow(total, 1 / p);
+}
+
+}  // namespace
+
+double grad_norm(const TensorList& parameters, double p) {
+  NoGrad guard;
+  return norm_of(gradients_of(parameters), p);
+}
+
+double clip_grad_norm_(const TensorList& parameters, double max_norm, const ClipOptions& options) {
+  check<ValueError>(max_norm >= 0 && options.p > 0, "clip_grad_norm_", "takes a norm ≥ 0 and p > 0, not {} and {}",
+                    max_norm, options.p);
+  NoGrad guard;
+  TensorList gradients = gradients_of(parameters);
+  double total = norm_of(gradients, options.p);
+  check<ValueError>(!options.error_if_nonfinite || std::isfinite(total), "clip_grad_norm_",
+                    "the norm of the gradients is {}: a loss or gradient overflowed", total);
+  double scale = max_norm / (total + 1e-6);
+  if (!(scale >= 1))
+    for (Tensor& g : gradients) g.mul_(scale);
+  return total;
+}
+
+void clip_grad_value_(const TensorList& parameters, double limit) {
+  check<ValueError>(limit >= 0, "clip_grad_value_", "takes a limit ≥ 0, not {}", limit);
+  NoGrad guard;
+  for (Tensor& g : gradients_of(parameters)) clamp_(g, -limit, limit);
+}
+
+void average_into(nn::ModuleBase& average, const nn::ModuleBase& module, double decay) {
+  NoGrad guard;
+  auto to = average.named_parameters(), from = module.named_parameters();
+  check<ValueError>(to.size() == from.size(), "average_into", "the modules have {} and {} parameters", to.size(),
+                    from.size());
+  for (size_t i = 0; i < to.size(); ++i) {
+    check<ValueError>(to[i].first == from[i].first && to[i].second.sizes() == from[i].second.sizes(), "average_into",
+                      "{} ({}) and {} ({}) are not the same parameter", to[i].first, to[i].second, from[i].first,
+                      from[i].second);
+    lerp_(to[i].second, from[i].second.detach().to(to[i].second.dtype()), 1 - decay);
+  }
+  auto to_buffers = average.buffers(), from_buffers = module.buffers();
+  for (size_t i = 0; i < to_buffers.size() && i < from_buffers.size(); ++i) to_buffers[i].copy_(from_buffers[i]);
+}
+
+}  // namespace tutti::optim

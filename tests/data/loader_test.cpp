@@ -1,0 +1,217 @@
+#include "tutti/data/loader.h"
+
+#include <thread>
+
+#include "tests/support/compare.h"
+#include "tests/support/expect.h"
+#include "tutti/data.h"
+
+namespace tutti {
+namespace {
+
+using namespace test;  // NOLINT
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Samples with random numbers of their own; sample 13 can be made to fail, and some take longer.
+struct Noisy {
+  size_t count = 20;
+  int bad = -1;
+  bool slow = false;
+  size_t size() const { return count; }
+  std::tuple<Tensor, int> get(size_t i) const {
+    if (static_cast<int>(i) == bad) throw IndexError("it is not here", "noisy");
+    if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(i * 7 % 5));
+    return {rand({3}), static_cast<int>(i)};
+  }
+};
+
+template <class L>
+std::vector<std::pair<Tensor, Tensor>> all(L& loader, size_t most = 1000) {
+  std::vector<std::pair<Tensor, Tensor>> list;
+  for (auto& [x, y] : loader) {
+    list.emplace_back(x, y);
+    if (list.size() == most) break;
+  }
+  return list;
+}
+
+void expect_same(const std::vector<std::pair<Tensor, Tensor>>& a, const std::vector<std::pair<Tensor, Tensor>>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(identical(a[i].first, b[i].first)) << i;
+    EXPECT_TRUE(identical(a[i].second, b[i].second)) << i;
+  }
+}
+
+TEST(DataLoader, MakesBatches) {
+  data::DataLoader loader(Noisy{}, {.batch_size = 8});
+  EXPECT_EQ(loader.size(), 3u);
+  auto batches = all(loader);
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_EQ(batches[0].first.sizes(), Shape({8, 3}));
+  EXPECT_EQ(values(batches[2].second), (Doubles{16, 17, 18, 19}));
+  data::DataLoader whole(Noisy{}, {.batch_size = 8, .drop_last = true});
+  EXPECT_EQ(whole.size(), 2u);
+  EXPECT_EQ(all(whole).size(), 2u);
+  data::DataLoader none(Noisy{.count = 0}, {.batch_size = 8, .workers = 2});
+  EXPECT_TRUE(all(none).empty());
+}
+
+TEST(DataLoader, IsTheSameWithAnyWorkers) {
+  data::DataLoader plain(Noisy{}, {.batch_size = 3, .shuffle = true, .seed = 5});
+  auto first = all(plain), second = all(plain);
+  EXPECT_FALSE(identical(first[0].second, second[0].second));  // another epoch
+  EXPECT_EQ(plain.epoch(), 2u);
+  for (int workers : {1, 2, 5})
+    for (int prefetch : {1, 4}) {
+      data::DataLoader loader(Noisy{.slow = true},
+                              {.batch_size = 3, .shuffle = true, .workers = workers, .prefetch = prefetch, .seed = 5});
+      expect_same(all(loader), first);
+      expect_same(all(loader), second);
+      loader.set_epoch(0);
+      expect_same(all(loader), first);
+    }
+}
+
+TEST(DataLoader, LeavesTheCallersRandomNumbersAlone) {
+  manual_seed(1);
+  Tensor expected = rand({4});
+  manual_seed(1);
+  data::DataLoader loader(Noisy{}, {.batch_size = 3});
+  all(loader);
+  EXPECT_TRUE(identical(rand({4}), expected));
+}
+
+TEST(DataLoader, TakesBatchesFromTensors) {
+  data::TensorDataset dataset(arange(20).reshape({10, 2}), arange(10));
+  data::DataLoader loader(dataset, {.batch_size = 4, .shuffle = true, .workers = 1});
+  int count = 0;
+  for (auto& [x, y] : loader) {
+    EXPECT_TRUE(identical(x, stack({y * 2, y * 2 + 1}, 1)));
+    count += static_cast<int>(y.numel());
+  }
+  EXPECT_EQ(count, 10);
+  data::DataLoader single(data::TensorDataset(arange(3)), {.batch_size = 2});
+  Doubles seen;
+  for (Tensor& x : single) seen.push_back(x.sum().item<double>());
+  EXPECT_EQ(seen, (Doubles{1, 2}));
+}
+
+TEST(DataLoader, TakesOtherSamplersAndCollations) {
+  data::DataLoader reversed(
+      Noisy{.count = 3},
+      {.batch_size = 2, .sampler = data::Sampler(3, [](uint64_t) { return std::vector<int64_t>{2, 1, 0}; })});
+  EXPECT_EQ(values(all(reversed)[0].second), (Doubles{2, 1}));
+  data::DataLoader uneven(Noisy{}, {.batch_sampler = data::BatchSampler(
+                                        2, [](uint64_t) { return std::vector<std::vector<int64_t>>{{3}, {1, 2}}; })});
+  EXPECT_EQ(values(all(uneven)[1].second), (Doubles{1, 2}));
+  data::DataLoader custom(Noisy{}, {.batch_size = 8, .workers = 2},
+                          [](const std::vector<std::tuple<Tensor, int>>& samples) { return samples.size(); });
+  std::vector<size_t> sizes;
+  for (size_t n : custom) sizes.push_back(n);
+  EXPECT_THAT(sizes, ElementsAre(8, 8, 4));
+  data::DataLoader wrong(Noisy{.count = 3}, {.sampler = data::sequential_sampler(4)});
+  EXPECT_THROW(all(wrong), IndexError);
+  EXPECT_THROW(all(wrong = data::DataLoader(Noisy{}, {.workers = -1})), ValueError);
+}
+
+TEST(DataLoader, ThrowsInOrderAndNamesTheSample) {
+  for (int workers : {0, 3}) {
+    data::DataLoader loader(Noisy{.bad = 13}, {.batch_size = 4, .workers = workers});
+    size_t batches = 0;
+    std::string message = message_of<data::SampleError>([&] {
+      for (auto& batch : loader) {
+        (void)batch;
+        ++batches;
+      }
+    });
+    EXPECT_EQ(batches, 3u) << workers;
+    EXPECT_THAT(message, HasSubstr("sample 13 (of batch 3, epoch 0)"));
+    EXPECT_THAT(message, HasSubstr("it is not here"));
+    try {
+      loader.set_epoch(0);
+      all(loader);
+    } catch (const data::SampleError& error) {
+      EXPECT_THROW(std::rethrow_if_nested(error), IndexError);
+    }
+  }
+}
+
+struct Counting {
+  std::shared_ptr<std::atomic<int>> made = std::make_shared<std::atomic<int>>(0);
+  size_t size() const { return 1000000; }
+  int get(size_t i) const {
+    ++*made;
+    return static_cast<int>(i);
+  }
+};
+
+TEST(DataLoader, CanBeLeftEarly) {
+  Counting dataset;
+  {
+    data::DataLoader loader(dataset, {.batch_size = 10, .workers = 3, .prefetch = 2});
+    for (int pass = 0; pass < 20; ++pass)
+      for (auto& x : loader) {
+        if (x[0].item<int>() >= 20) break;
+      }
+    EXPECT_EQ(loader.epoch(), 19u);
+  }
+  int after = *dataset.made;
+  EXPECT_LE(after, 20 * (3 + 6 + 3) * 10);  // what was asked for, and what may be ahead
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(*dataset.made, after);
+  // An iterator outlives its loader.
+  auto it = data::DataLoader(dataset, {.batch_size = 2, .workers = 2}).begin();
+  ++it;
+  EXPECT_EQ(values(*it), (Doubles{2, 3}));
+}
+
+TEST(DataLoader, GoesOnFromAState) {
+  data::LoaderOptions options{.batch_size = 3, .shuffle = true, .workers = 2, .seed = 9};
+  data::DataLoader straight(Noisy{}, options);
+  std::vector<std::pair<Tensor, Tensor>> expected;
+  for (int pass = 0; pass < 3; ++pass)
+    for (auto& batch : all(straight)) expected.push_back(batch);
+  // Stop after each number of batches, in the midst of the second epoch and at its ends.
+  for (size_t stop = 0; stop <= 7; ++stop) {
+    std::vector<std::pair<Tensor, Tensor>> got;
+    std::string saved;
+    {
+      data::DataLoader loader(Noisy{}, options);
+      got = all(loader);
+      size_t taken = 0;
+      if (stop > 0)
+        for (auto& [x, y] : loader) {
+          got.emplace_back(x, y);
+          if (++taken == stop) {
+            saved = io::state_to_bytes(loader.state());
+            break;
+          }
+        }
+      else
+        saved = io::state_to_bytes(loader.state());
+    }
+    data::DataLoader loader(Noisy{}, options);
+    loader.load_state(io::state_from_bytes(saved, "memory"));
+    EXPECT_EQ(loader.epoch(), 1u);
+    for (; loader.epoch() < 3;)
+      for (auto& [x, y] : loader) got.emplace_back(x, y);
+    expect_same(got, expected);
+  }
+}
+
+TEST(DataLoader, RefusesAStateOfOtherData) {
+  data::DataLoader loader(Noisy{}, {.batch_size = 3});
+  auto state = loader.state();
+  EXPECT_THAT(message_of<ValueError>([&] { data::DataLoader(Noisy{}, {.batch_size = 4}).load_state(state); }),
+              HasSubstr("batch_size = 3"));
+  EXPECT_THROW(data::DataLoader(Noisy{.count = 7}, {.batch_size = 3}).load_state(state), ValueError);
+  EXPECT_THROW(data::DataLoader(Noisy{}, {.batch_size = 3, .seed = 1}).load_state(state), ValueError);
+  state["batch"] = -1;
+  EXPECT_THROW(loader.load_state(state), ValueError);
+  EXPECT_THROW(loader.load_state({}), FileError);
+}
+
+}  // namespace
+}  // namespace tutti

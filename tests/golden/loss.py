@@ -1,0 +1,88 @@
+"""Losses, with all their options."""
+
+import torch
+import torch.nn.functional as F
+
+from cases import Inputs
+from twice import twice
+
+
+def fill(file):
+    def case(name, function, make):
+        twice(file, name, function, make(Inputs(name)))
+
+    for reduction in ("none", "mean", "sum"):
+        r = {"reduction": reduction}
+        two = lambda x: [x.real(3, 4), x.real(3, 4)]
+        case(f"mse_loss.{reduction}", lambda x, t: F.mse_loss(x, t, **r), two)
+        case(f"l1_loss.{reduction}", lambda x, t: F.l1_loss(x, t, **r), two)
+        case(f"smooth_l1_loss.{reduction}", lambda x, t: F.smooth_l1_loss(x, t, beta=0.75, **r), two)
+        case(f"huber_loss.{reduction}", lambda x, t: F.huber_loss(x, t, delta=1.25, **r), two)
+        case(f"kl_div.{reduction}", lambda x, t: F.kl_div(x, t, **r), lambda x: [x.real(3, 4), x.real(3, 4, low=0.1, high=1)])
+        case(f"kl_div.log.{reduction}", lambda x, t: F.kl_div(x, t, log_target=True, **r), two)
+        unit = lambda x: [x.real(3, 4, low=0, high=1), x.real(3, 4, low=0, high=1), x.real(4, low=0, high=2)]
+        case(f"binary_cross_entropy.{reduction}", lambda x, t, w: F.binary_cross_entropy(x, t.detach(), w.detach(), **r), unit)
+        logits = lambda x: [x.real(3, 4, low=-5, high=5), x.real(3, 4, low=0, high=1), x.real(4, low=0, high=2), x.real(4, low=0, high=3)]
+        case(
+            f"binary_cross_entropy_with_logits.{reduction}",
+            lambda x, t, w, p: F.binary_cross_entropy_with_logits(x, t.detach(), w.detach(), pos_weight=p.detach(), **r),
+            logits,
+        )
+        case(
+            f"binary_cross_entropy_with_logits.plain.{reduction}",
+            lambda x, t: F.binary_cross_entropy_with_logits(x, t.detach(), **r),
+            two,
+        )
+        sides = lambda x: [x.real(4, 3), x.real(4, 3), torch.tensor([1, -1, -1, 1])]
+        case(f"cosine_embedding_loss.{reduction}", lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin=0.1, **r), sides)
+        ranks = lambda x: [x.real(4), x.real(4), torch.tensor([1, -1, -1, 1])]
+        case(f"margin_ranking_loss.{reduction}", lambda x, y, t: F.margin_ranking_loss(x, y, t, margin=0.3, **r), ranks)
+        hinge = lambda x: [x.real(2, 3), torch.tensor([[1, -1, -1], [1, 1, -1]])]
+        case(f"hinge_embedding_loss.{reduction}", lambda x, t: F.hinge_embedding_loss(x, t, margin=0.7, **r), hinge)
+        case(f"soft_margin_loss.{reduction}", lambda x, t: F.soft_margin_loss(x, t.double(), **r), hinge)
+        three = lambda x: [x.real(4, 3), x.real(4, 3), x.real(4, 3)]
+        for p in (1, 2, 3):
+            for swap in (False, True):
+                if reduction != "mean" and p != 2:
+                    continue
+                case(
+                    f"triplet_margin_loss.{p}.{'swap' if swap else 'plain'}.{reduction}",
+                    lambda a, b, c: F.triplet_margin_loss(a, b, c, margin=0.8, p=p, swap=swap, **r),
+                    three,
+                )
+
+    case("smooth_l1_loss.zero", lambda x, t: F.smooth_l1_loss(x, t, beta=0.0), lambda x: [x.real(3, 4), x.real(3, 4)])
+    case("cosine_similarity", lambda x, y: F.cosine_similarity(x, y, dim=1), lambda x: [x.real(2, 3, 2), x.real(2, 3, 2)])
+    case("cosine_similarity.broadcast", lambda x, y: F.cosine_similarity(x, y, dim=-1), lambda x: [x.real(2, 1, 3), x.real(4, 3)])
+
+    index = lambda *v: torch.tensor(v)
+    places = [
+        ("row", (5,), torch.tensor(2)),
+        ("batch", (4, 5), index(0, 4, -100, 2)),
+        ("image", (2, 4, 3), index([0, 3, 1], [2, -100, 2])),
+        ("volume", (2, 3, 2, 2), index([[0, 2], [1, 1]], [[2, -100], [0, 1]])),
+    ]
+    for reduction in ("none", "mean", "sum"):
+        for label, sizes, target in places:
+            classes = sizes[0] if len(sizes) == 1 else sizes[1]
+            for smoothing in (0.0, 0.2):
+                for weighted in (False, True):
+                    if label in ("row", "volume") and reduction == "sum":
+                        continue
+                    name = f"{label}.{smoothing}.{'weighted' if weighted else 'plain'}.{reduction}"
+                    make = lambda x: [x.real(*sizes), target] + ([x.real(classes, low=0, high=2)] if weighted else [])
+                    run = lambda x, t, w=None: F.cross_entropy(
+                        x, t, None if w is None else w.detach(), label_smoothing=smoothing, reduction=reduction
+                    )
+                    case(f"cross_entropy.{name}", run, make)
+                    if reduction != "sum" and (label == "image" or (label == "batch" and not weighted)):
+                        soft = lambda x: [x.real(*sizes), x.real(*sizes, low=0, high=1)] + (
+                            [x.real(classes, low=0, high=2)] if weighted else []
+                        )
+                        case(f"cross_entropy.soft.{name}", run, soft)
+            for weighted in (False, True):
+                if label in ("row", "volume") and reduction != "mean":
+                    continue
+                name = f"nll_loss.{label}.{'weighted' if weighted else 'plain'}.{reduction}"
+                make = lambda x: [x.real(*sizes), target] + ([x.real(classes, low=0, high=2)] if weighted else [])
+                case(name, lambda x, t, w=None: F.nll_loss(x, t, None if w is None else w.detach(), reduction=reduction), make)

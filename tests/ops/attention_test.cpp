@@ -1,0 +1,204 @@
+// Attention against its formula: the blocked kernels, the composed path, masks, layouts, threads, errors.
+#include "tutti/ops/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/ops/family.h"
+#include "tutti/autograd.h"
+#include "tutti/random.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+TEST(Attention, AgreesWithPyTorch) {
+  static const Npz file("tests/golden/attention.npz");
+  auto expect = [&](const std::string& key, AttentionOptions o, bool differentiable_mask = false) {
+    expect_golden(file, key, [&](const TensorList& x) {
+      if (x.size() > 3) o.mask = x[3];
+      return TensorList{scaled_dot_product_attention(x[0], x[1], x[2], o)};
+    });
+    if (!differentiable_mask) return;
+    // The same mask as a constant: the blocked kernel, of which the golden has the result.
+    expect_golden(
+        file, key,
+        [&](const TensorList& x) {
+          o.mask = x[3].detach();
+          return TensorList{scaled_dot_product_attention(x[0], x[1], x[2], o)};
+        },
+        0);
+  };
+  expect("plain", {});
+  expect("matrix", {});
+  expect("scale", {.scale = 0.3});
+  expect("causal", {.causal = true});
+  expect("causal.tall", {.causal = true});
+  expect("bool", {});
+  expect("added", {}, true);
+  expect("added.row", {}, true);
+  expect("broadcast", {});
+  expect("grouped", {.causal = true});
+  expect_golden(file, "bool.causal", [&](const TensorList& x) {
+    Tensor mask = x[3] | (eye(5, 7) == 1);
+    return TensorList{scaled_dot_product_attention(x[0], x[1], x[2], {.mask = mask, .causal = true})};
+  });
+}
+
+// The formula, with all weights at once.
+Tensor plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& allowed) {
+  Tensor scores = matmul(q, transpose(k, -2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
+  return matmul(softmax(where(allowed, scores, -kInf), -1), v);
+}
+
+TEST(Attention, HasManyBlocksRight) {
+  for (auto [t, s] : {std::pair<int64_t, int64_t>{64, 64}, {200, 600}, {130, 257}, {65, 129}, {300, 70}, {1, 300}})
+    for (int form = 0; form < 4; ++form) {
+      SCOPED_TRACE(testing::Message() << t << " queries, " << s << " keys, form " << form);
+      TensorList in{scattered({2, t, 9}, f64, 1, -3, 3), scattered({2, s, 9}, f64, 2, -3, 3),
+                    scattered({2, s, 5}, f64, 3)};
+      for (Tensor& x : in) x.requires_grad_();
+      Tensor allowed = ones({t, s}, {boolean});
+      AttentionOptions o{.causal = form == 1};
+      if (form == 1) allowed = tril(allowed);
+      if (form >= 2) {
+        allowed = (scattered({t, s}, f64, 7) < 0.2) | (arange(s) == 0);
+        o.mask = form == 2 ? allowed : where(allowed, zeros({}, {f64}), -kInf);
+      }
+      Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], o), z = plain(in[0], in[1], in[2], allowed);
+      EXPECT_TRUE(close(y, z, 1e-12));
+      TensorList g = grad({y}, in, {}, {fixed_weights(y)}), h = grad({z}, in, {}, {fixed_weights(z)});
+      for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(close(g[i], h[i], 1e-11)) << i;
+    }
+}
+
+TEST(Attention, PassesGradcheck) {
+  TensorList in{scattered({2, 3, 2}).requires_grad_(), scattered({1, 4, 2}, f64, 2).requires_grad_(),
+                scattered({2, 4, 3}, f64, 3).requires_grad_()};
+  for (bool causal : {false, true}) {
+    auto f = [&](const TensorList& x) {
+      return TensorList{scaled_dot_product_attention(x[0], x[1], x[2], {.causal = causal})};
+    };
+    EXPECT_TRUE(gradcheck(f, in));
+    EXPECT_TRUE(gradgradcheck(f, in));
+  }
+  // Inputs that share history: gradients must not be counted twice.
+  auto shared = [](const TensorList& x) {
+    return TensorList{scaled_dot_product_attention(x[0] * 2, x[0] * x[0], sin(x[0]))};
+  };
+  EXPECT_TRUE(gradgradcheck(shared, {scattered({3, 2}).requires_grad_()}));
+}
+
+TEST(Attention, QueriesWithoutKeysGiveZeros) {
+  Tensor allowed = reshape(tensor({1, 0, 0, 0}), {2, 2}) == 1;
+  for (bool added : {false, true})
+    for (int order : {1, 2}) {
+      TensorList in{scattered({2, 3}).requires_grad_(), scattered({2, 3}, f64, 2).requires_grad_(),
+                    scattered({2, 3}, f64, 3).requires_grad_()};
+      Tensor mask = added ? where(allowed, zeros({}, {f64}), -kInf) : allowed;
+      Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], {.mask = mask});
+      EXPECT_EQ(values(y[1]), (Doubles{0, 0, 0}));
+      EXPECT_TRUE(close(y[0], in[2][0], 1e-15));
+      TensorList g = grad({y.sum()}, in, {.create_graph = order == 2});
+      EXPECT_EQ(values(g[0]), Doubles(6, 0));
+      EXPECT_EQ(values(g[2]), (Doubles{1, 1, 1, 0, 0, 0}));
+    }
+  EXPECT_EQ(values(scaled_dot_product_attention(ones({2, 3}), ones({0, 3}), ones({0, 2}))), (Doubles{0, 0, 0, 0}));
+}
+
+TEST(Attention, TakesAnyLayout) {
+  // [B, T, 3, H, D] as it comes out of one product, seen as heads.
+  Tensor qkv = scattered({2, 70, 3, 4, 8}).requires_grad_();
+  auto part = [&](const Tensor& x, int64_t i) { return transpose(select(x, 2, i), 1, 2); };
+  Tensor y = scaled_dot_product_attention(part(qkv, 0), part(qkv, 1), part(qkv, 2), {.causal = true});
+  EXPECT_TRUE(transpose(y, 1, 2).is_contiguous());
+  Tensor q = part(qkv, 0).detach().contiguous(), k = part(qkv, 1).detach().contiguous(),
+         v = part(qkv, 2).detach().contiguous();
+  EXPECT_TRUE(identical(y.contiguous(), scaled_dot_product_attention(q, k, v, {.causal = true})));
+  Tensor across = transpose(transpose(q, 2, 3).contiguous(), 2, 3);
+  EXPECT_TRUE(close(scaled_dot_product_attention(across, k, v, {.causal = true}), y, 1e-14));
+  y.backward(fixed_weights(y));
+  Tensor other = qkv.detach().clone().requires_grad_();
+  Tensor z = plain(part(other, 0), part(other, 1), part(other, 2), tril(ones({70, 70}, {boolean})));
+  z.backward(fixed_weights(z));
+  EXPECT_TRUE(close(qkv.grad(), other.grad(), 1e-12));
+}
+
+TEST(Attention, TakesOtherDtypesAndEmptyInput) {
+  for (DType dtype : {bf16, f16}) {
+    Tensor q = scattered({4, 3}, dtype).requires_grad_(), v = scattered({4, 3}, dtype, 2);
+    Tensor y = scaled_dot_product_attention(q, q, v), wide = q.detach().to(f32);
+    EXPECT_EQ(y.dtype(), dtype);
+    EXPECT_TRUE(close(y, scaled_dot_product_attention(wide, wide, v.to(f32)), 0.02));
+    y.sum().backward();
+    EXPECT_EQ(q.grad().dtype(), dtype);
+  }
+  Tensor none = zeros({0, 4, 3}).requires_grad_();
+  Tensor y = scaled_dot_product_attention(none, none, none);
+  EXPECT_EQ(y.sizes(), (Shape{0, 4, 3}));
+  y.sum().backward();
+  EXPECT_EQ(none.grad().sizes(), (Shape{0, 4, 3}));
+  Tensor q = zeros({2, 0, 3}).requires_grad_(), k = ones({2, 5, 3}).requires_grad_();
+  scaled_dot_product_attention(q, k, k).sum().backward();
+  EXPECT_EQ(values(k.grad()), Doubles(30, 0));
+  Tensor flat = ones({2, 0}).requires_grad_(), rows = reshape(tensor({1.0, 3.0}), {2, 1}).requires_grad_();
+  Tensor even = scaled_dot_product_attention(flat, flat, rows);
+  EXPECT_EQ(values(even), (Doubles{2, 2}));
+  even.sum().backward();
+  EXPECT_EQ(values(rows.grad()), (Doubles{1, 1}));
+  Tensor meta = zeros({2, 5, 3}, {.device = "meta"});
+  EXPECT_EQ(scaled_dot_product_attention(meta, meta, meta).sizes(), (Shape{2, 5, 3}));
+}
+
+TEST(Attention, KeepsNaNInItsRow) {
+  Tensor q = zeros({3, 2}, {f64});
+  q.index_put_({1, 0}, NAN);
+  Doubles y = values(scaled_dot_product_attention(q, ones({4, 2}, {f64}), ones({4, 1}, {f64})));
+  EXPECT_EQ(y[0], 1);
+  EXPECT_TRUE(std::isnan(y[1]));
+  EXPECT_EQ(y[2], 1);
+}
+
+TEST(Attention, DropsWeights) {
+  Tensor q = scattered({3, 40, 8}), v = ones({3, 40, 2}, {f64});
+  manual_seed(3);
+  Tensor y = scaled_dot_product_attention(q, q, v, {.dropout = 0.5});
+  manual_seed(3);
+  EXPECT_TRUE(identical(y, scaled_dot_product_attention(q, q, v, {.dropout = 0.5})));
+  EXPECT_NEAR(y.mean().item<double>(), 1, 0.1);
+  EXPECT_GT(y.std().item<double>(), 0.05);
+}
+
+TEST(Attention, HasTheSameBitsOnAnyThreads) {
+  auto run = [&](int threads) {
+    ThreadsGuard guard(threads);
+    TensorList in{scattered({3, 2, 150, 16}, f32), scattered({3, 2, 300, 16}, f32, 2),
+                  scattered({3, 2, 300, 24}, f32, 3)};
+    for (Tensor& x : in) x.requires_grad_();
+    Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], {.causal = true});
+    TensorList all = grad({y}, in, {}, {fixed_weights(y)});
+    all.push_back(y.detach());
+    return all;
+  };
+  TensorList one = run(1), four = run(4);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(identical(one[i], four[i])) << i;
+}
+
+TEST(Attention, RefusesWhatItCannotTake) {
+  Tensor q = zeros({2, 4, 3});
+  auto text = [&](auto error, const Tensor& k, const Tensor& v, AttentionOptions o = {}) {
+    return message_of<decltype(error)>([&] { scaled_dot_product_attention(q, k, v, o); });
+  };
+  EXPECT_THAT(text(ShapeError(""), zeros({2, 4, 2}), q), HasSubstr("last dim"));
+  EXPECT_THAT(text(ShapeError(""), zeros({2, 5, 3}), q), HasSubstr("one value for each key"));
+  EXPECT_THAT(text(ShapeError(""), zeros({3, 5, 3}), zeros({3, 5, 3})), HasSubstr("divide"));
+  EXPECT_THAT(text(DTypeError(""), q.to(f64), q), HasSubstr("one floating-point dtype"));
+  EXPECT_THAT(text(ShapeError(""), q, q, {.mask = zeros({3, 3})}), HasSubstr("[3, 3]"));
+  EXPECT_THAT(text(DTypeError(""), q, q, {.mask = zeros({4, 4}, {i64})}), HasSubstr("mask"));
+  EXPECT_THAT(text(ValueError(""), q, q, {.dropout = 2}), HasSubstr("[0, 1]"));
+}
+
+}  // namespace
+}  // namespace tutti::test
