@@ -21,7 +21,6 @@
 #include "tutti/data/sampler.h"
 #include "tutti/error.h"
 #include "tutti/io/state.h"
-#include "tutti/random.h"
 
 namespace tutti::data {
 
