@@ -67,8 +67,7 @@ TUTTI_HD void run(const Rule& rule, T* p, const T* g, T* const* state, int64_t n
   using V = Vec<T, kLanes>;
   auto part = [&](int64_t i, auto... count) {
     V s[States];
-    for (int k = 0; k < States; ++k)
-      s[k] = state[k] ? V::load(state[k] + i, count...) : V(0);
+    for (int k = 0; k < States; ++k) s[k] = state[k] ? V::load(state[k] + i, count...) : V(0);
     V next = change(rule, V::load(p + i, count...), V::load(g + i, count...), s);
     next.store(p + i, count...);
     for (int k = 0; k < States; ++k)
