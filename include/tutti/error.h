@@ -35,6 +35,10 @@ struct IndexError : Error {
 struct ValueError : Error {
   using Error::Error;
 };
+/// The system has not the memory that was asked for.
+struct MemoryError : Error {
+  using Error::Error;
+};
 /// A file that cannot be read or written, or does not hold what it should.
 struct FileError : Error {
   using Error::Error;
