@@ -10,12 +10,14 @@ namespace tutti {
 
 namespace comm {
 class WorkState;
-}
+class ThreadGroup;
+}  // namespace comm
 
 class Work {
  public:
   Work() = default;
-  explicit Work(std::shared_ptr<comm::WorkState> state) : state_(std::move(state)) {}
+  Work(std::shared_ptr<comm::WorkState> state, std::shared_ptr<comm::ThreadGroup> group)
+      : state_(std::move(state)), group_(std::move(group)) {}
   bool defined() const { return state_ != nullptr; }
   /// Until it is done; rethrows what went wrong. The thread helps with the work while it waits.
   void wait();
@@ -29,6 +31,7 @@ class Work {
 
  private:
   std::shared_ptr<comm::WorkState> state_;
+  std::shared_ptr<comm::ThreadGroup> group_;
 };
 
 }  // namespace tutti

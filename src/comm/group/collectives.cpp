@@ -100,7 +100,7 @@ struct Draft {
     work->timeout = timeout;
     work->finish = [copy_back = copy_back, written = written(), keep = keep] { finish(copy_back, written); };
     group->group->start(group->rank, std::move(call), work);
-    return Work(work);
+    return Work(work, group->group);
   }
   // What was written in place, whose version must say so.
   TensorList written() const {
@@ -335,12 +335,12 @@ Group Group::split(int64_t colour, int64_t key) const {
 
 void Work::wait() {
   if (!state_) return;
-  state_->group->wait(*state_, comm::Clock::now() + state_->timeout, false);
+  group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
   if (state_->error()) std::rethrow_exception(state_->error());
 }
 bool Work::wait_for(std::chrono::nanoseconds time) {
   if (!state_) return true;
-  if (!state_->group->wait(*state_, comm::Clock::now() + time, true)) return false;
+  if (!group_->wait(*state_, comm::Clock::now() + time, true)) return false;
   if (state_->error()) std::rethrow_exception(state_->error());
   return true;
 }

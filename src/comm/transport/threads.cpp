@@ -351,7 +351,6 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
 }
 
 void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
-  work->group = shared_from_this();
   work->rank = rank;
   work->sequence = post(rank, std::move(call), work, Clock::now() + work->timeout);
 }

@@ -27,7 +27,6 @@ class ThreadGroup;
 /// The state of an asynchronous call.
 class WorkState {
  public:
-  std::shared_ptr<ThreadGroup> group;
   std::function<void()> finish;  // what the rank does with the result: copies back what was not contiguous
   std::chrono::milliseconds timeout{};
   int rank = 0;
