@@ -199,7 +199,7 @@ TEST_P(Ranks, AsynchronousWorkKeepsItsOrder) {
     }
     for (auto& w : works) w.wait();
     EXPECT_EQ(called, 40);
-    EXPECT_EQ(x[99'999].item<double>(), std::pow(n, 20));
+    EXPECT_NEAR(x[99'999].item<double>() / std::pow(n, 20), 1, 1e-5);
     EXPECT_TRUE(works[3].done());
     EXPECT_EQ(works[3].exception(), nullptr);
     Tensor small = ones({4});
@@ -262,7 +262,7 @@ TEST(Groups, ARankOutsideGetsAClearError) {
     Tensor x = ones({1});
     if (rank() == 1)
       EXPECT_EQ(message_of<ValueError>([&] { all_reduce(x, {.group = two}); }),
-                "all_reduce: rank 1 is not a member of this group of ranks [0, 2]");
+                "[rank 1] all_reduce: rank 1 is not a member of this group of ranks [0, 2]");
     else
       all_reduce(x, {.group = two});
   });
@@ -319,13 +319,14 @@ TEST(Failures, TheFirstErrorIsTheOneThatIsSeen) {
         try {
           all_reduce(x);
         } catch (const RankFailure& e) {
-          EXPECT_EQ(std::string(e.what()), "rank " + std::to_string(culprit) + " failed: this one");
+          EXPECT_EQ(std::string(e.what()),
+                    "[rank " + std::to_string(rank()) + "] rank " + std::to_string(culprit) + " failed: this one");
           ++others;
           throw;
         }
       });
     });
-    EXPECT_EQ(text, "this one");
+    EXPECT_EQ(text, "[rank " + std::to_string(culprit) + "] this one");
     EXPECT_EQ(others, 3);
   }
   try {
@@ -355,11 +356,11 @@ TEST(Failures, MismatchesNameBothCalls) {
     EXPECT_EQ(threw, 2);
     return text;
   };
-  EXPECT_THAT(
-      run([] { all_reduce(ones({2, 3})); }, [] { broadcast(ones({2, 3})); }),
-      testing::MatchesRegex("all_reduce: ranks disagree in collective 0 of their group: they are different "
-                            "collectives\n  rank 0: all_reduce\\(f32\\[2, 3\\], sum\\) at collectives_test.cpp:.*\n"
-                            "  rank 1: broadcast\\(f32\\[2, 3\\], root 0\\) at collectives_test.cpp:.*"));
+  EXPECT_THAT(run([] { all_reduce(ones({2, 3})); }, [] { broadcast(ones({2, 3})); }),
+              testing::MatchesRegex(
+                  "\\[rank 0\\] all_reduce: ranks disagree in collective 0 of their group: they are different "
+                  "collectives\n  rank 0: all_reduce\\(f32\\[2, 3\\], sum\\) at collectives_test.cpp:.*\n"
+                  "  rank 1: broadcast\\(f32\\[2, 3\\], root 0\\) at collectives_test.cpp:.*"));
   EXPECT_THAT(run([] { all_reduce(ones({2})); }, [] { all_reduce(ones({3})); }), HasSubstr("the shapes differ"));
   EXPECT_THAT(run([] { all_reduce(ones({2})); }, [] { all_reduce(ones({2}, {f64})); }), HasSubstr("the dtypes differ"));
   EXPECT_THAT(run([] { broadcast(ones({2})); }, [] { broadcast(ones({2}), {.root = 1}); }),

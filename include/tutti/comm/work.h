@@ -26,7 +26,8 @@ class Work {
   bool done() const;
   /// What went wrong, once it is done; null: nothing.
   std::exception_ptr exception() const;
-  /// Calls f when it is done, well or not, on whatever thread finishes it; at once if it is done already.
+  /// Calls f when it is done, well or not, on whatever thread finishes it; at once if it is done already. wait()
+  /// returns after f, so f must not call it.
   void then(std::function<void()> f);
 
  private:

@@ -47,20 +47,10 @@ std::string difference(const Call& a, const Call& b) {
   return {};
 }
 
-[[noreturn]] void mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks, uint64_t sequence, size_t a,
-                           size_t b, const std::string& why) {
-  fail<MismatchError>(name(calls[a].kind),
-                      "ranks disagree in collective {} of their group: {}\n  rank {}: {}\n  rank {}: {}", sequence, why,
-                      ranks[a], describe(calls[a]), ranks[b], describe(calls[b]));
-}
-
-// Pieces that one rank gives and another takes must be equally long: in[from] of rank a and out[to] of rank b.
-void check_pieces(const std::vector<Call>& calls, const std::vector<int>& ranks, uint64_t sequence, size_t a,
-                  size_t from, size_t b, size_t to) {
-  int64_t given = calls[a].in.at(from).count, taken = calls[b].out.at(to).count;
-  if (given != taken)
-    mismatch(calls, ranks, sequence, a, b,
-             fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken));
+std::string mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks, uint64_t sequence, size_t a,
+                     size_t b, const std::string& why) {
+  return fmt::format("ranks disagree in collective {} of their group: {}\n  rank {}: {}\n  rank {}: {}", sequence, why,
+                     ranks[a], describe(calls[a]), ranks[b], describe(calls[b]));
 }
 
 }  // namespace
@@ -81,28 +71,31 @@ std::string describe(const Brief& call) {
   return text + fmt::format(" at {}:{}", file_name(call.place.file_name()), call.place.line());
 }
 
-void check_calls(const std::vector<Call>& calls, const std::vector<int>& ranks, uint64_t sequence) {
+std::optional<std::string> find_mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks,
+                                         uint64_t sequence) {
   for (size_t k = 1; k < calls.size(); ++k)
-    if (std::string why = difference(calls[0], calls[k]); !why.empty()) mismatch(calls, ranks, sequence, 0, k, why);
+    if (std::string why = difference(calls[0], calls[k]); !why.empty())
+      return mismatch(calls, ranks, sequence, 0, k, why);
+  // What one rank gives another must be as much as that one takes: in[from] of rank a and out[to] of rank b.
+  auto unequal = [&](size_t a, size_t from, size_t b, size_t to) -> std::optional<std::string> {
+    int64_t given = calls[a].in.at(from).count, taken = calls[b].out.at(to).count;
+    if (given == taken) return {};
+    return mismatch(calls, ranks, sequence, a, b,
+                    fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken));
+  };
   size_t n = calls.size(), root = static_cast<size_t>(calls[0].root);
-  for (size_t a = 0; a < n; ++a) switch (calls[0].kind) {
-      case Kind::all_gather:
-        for (size_t b = 0; b < n; ++b) check_pieces(calls, ranks, sequence, a, 0, b, a);
-        break;
-      case Kind::gather:
-        check_pieces(calls, ranks, sequence, a, 0, root, a);
-        break;
-      case Kind::scatter:
-        check_pieces(calls, ranks, sequence, root, a, a, 0);
-        break;
-      case Kind::reduce_scatter:
-      case Kind::all_to_all:
-        for (size_t b = 0; b < n; ++b)
-          check_pieces(calls, ranks, sequence, a, b, b, calls[0].kind == Kind::all_to_all ? a : 0);
-        break;
-      default:
-        break;
+  Kind kind = calls[0].kind;
+  std::optional<std::string> text;
+  for (size_t a = 0; a < n && !text; ++a) {
+    if (kind == Kind::gather) text = unequal(a, 0, root, a);
+    if (kind == Kind::scatter) text = unequal(root, a, a, 0);
+    for (size_t b = 0; b < n && !text; ++b) {
+      if (kind == Kind::all_gather) text = unequal(a, 0, b, a);
+      if (kind == Kind::reduce_scatter) text = unequal(a, b, b, 0);
+      if (kind == Kind::all_to_all) text = unequal(a, b, b, a);
     }
+  }
+  return text;
 }
 
 Plan plan(const std::vector<Call>& calls) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,8 +71,9 @@ struct Plan {
   std::vector<Job> jobs;
 };
 
-/// Throws MismatchError, naming two ranks and their calls, unless all calls are parts of one collective.
-void check_calls(const std::vector<Call>& calls, const std::vector<int>& ranks, uint64_t sequence);
+/// What is wrong, naming two ranks and their calls, unless all calls are parts of one collective.
+std::optional<std::string> find_mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks,
+                                         uint64_t sequence);
 Plan plan(const std::vector<Call>& calls);
 
 }  // namespace tutti::comm

@@ -31,6 +31,9 @@ Group make_world(int rank, const std::shared_ptr<World>& world) {
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
+  } catch (const Error& e) {
+    std::string text = e.what(), prefix = fmt::format("[rank {}] ", e.rank());
+    return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
   } catch (const std::exception& e) {
     return e.what();
   } catch (...) {

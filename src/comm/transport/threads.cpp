@@ -41,6 +41,7 @@ void WorkState::complete(std::exception_ptr error) {
     list.swap(then_);
   }
   for (auto& f : list) f();
+  settled_.store(true);
 }
 
 void WorkState::then(std::function<void()> f) {
@@ -157,15 +158,12 @@ uint64_t ThreadGroup::post(int rank, Call call, std::shared_ptr<WorkState> work,
 }
 
 void ThreadGroup::prepare(Operation& op, uint64_t sequence) {
-  try {
-    check_calls(op.calls, ranks_, sequence);
+  op.mismatch = find_mismatch(op.calls, ranks_, sequence);
+  op.first_chunk.assign(1, 0);
+  if (!op.mismatch) {
     op.plan = plan(op.calls);
     op.plan.reduction.factors = op.plan.factors;
     cut(op);
-  } catch (...) {
-    op.error = std::current_exception();
-    op.plan = {};
-    op.first_chunk = {0};
   }
   op.chunks.store(op.first_chunk.back());
   op.ready.store(true);
@@ -179,7 +177,6 @@ void ThreadGroup::cut(Operation& op) {
   bytes *= size;
   int64_t chunk = std::clamp(bytes / (4 * std::min(this->size(), 64)), kSmallestChunk, kLargestChunk);
   op.chunk_elements = std::max<int64_t>(1, chunk / size);
-  op.first_chunk.assign(1, 0);
   for (const Job& job : op.plan.jobs)
     op.first_chunk.push_back(op.first_chunk.back() + (job.count + op.chunk_elements - 1) / op.chunk_elements);
 }
@@ -244,7 +241,10 @@ bool ThreadGroup::help() {
 
 void ThreadGroup::finish(Operation& op, uint64_t sequence) {
   int asynchronous = 0;
-  std::exception_ptr error = op.error;
+  std::exception_ptr error;
+  if (op.mismatch)
+    error = std::make_exception_ptr(
+        MismatchError(fmt::format("{}: {}", name(op.calls[0].kind), *op.mismatch), name(op.calls[0].kind)));
   auto works = std::move(op.works);
   op.works.assign(ranks_.size(), nullptr);
   op.phase.store(complete);
@@ -262,7 +262,7 @@ void ThreadGroup::finish(Operation& op, uint64_t sequence) {
 void ThreadGroup::depart(Operation& op, uint64_t sequence, int count) {
   if (op.departed.fetch_add(count) + count < size()) return;
   op.plan = {};
-  op.error = nullptr;
+  op.mismatch.reset();
   for (auto& p : op.posted) p.store(0);
   op.arrived.store(0);
   op.departed.store(0);
@@ -345,9 +345,10 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
     }
     if (phase == abandoned) world_->check();
   }
-  std::exception_ptr error = op.error;
+  std::optional<std::string> mismatch = op.mismatch;
+  const char* collective = name(op.calls[static_cast<size_t>(rank)].kind);
   depart(op, sequence, 1);
-  if (error) std::rethrow_exception(error);
+  if (mismatch) tutti::fail<MismatchError>(collective, "{}", *mismatch);
 }
 
 void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
@@ -356,10 +357,10 @@ void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& w
 }
 
 bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
-  while (!work.done()) {
+  while (!work.settled()) {
     help();
-    bool known = event_.wait(deadline, world_->spin(), [&] { return work.done() || world_->failed() || help(); });
-    if (work.done()) break;
+    bool known = event_.wait(deadline, world_->spin(), [&] { return work.settled() || world_->failed() || help(); });
+    if (work.settled()) break;
     Operation& op = operation(work.sequence);
     if (!known && !give_up) {
       if (leave_early(op, work.sequence)) time_out(work.rank, work.sequence, work.timeout);

@@ -33,12 +33,14 @@ class WorkState {
   uint64_t sequence = 0;
 
   bool done() const { return done_.load(); }
+  /// Done, and what was to be called then has returned: what wait() waits for.
+  bool settled() const { return settled_.load(); }
   void complete(std::exception_ptr error);
   std::exception_ptr error() const { return error_; }
   void then(std::function<void()> f);
 
  private:
-  std::atomic<bool> done_{false};
+  std::atomic<bool> done_{false}, settled_{false};
   std::exception_ptr error_;
   std::mutex mutex_;
   std::vector<std::function<void()>> then_;
@@ -110,7 +112,7 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
     std::atomic<int> arrived{0}, departed{0};
     std::atomic<bool> ready{false};
     std::atomic<uint32_t> phase{open};
-    std::exception_ptr error;
+    std::optional<std::string> mismatch;
     Plan plan;
     std::vector<int64_t> first_chunk;  // of each job, and the number of all
     int64_t chunk_elements = 0;
