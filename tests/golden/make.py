@@ -14,6 +14,7 @@ import torch
 
 import attention
 import embedding
+import layers
 import loss
 import nn_conv
 import nn_norm
@@ -38,6 +39,8 @@ if __name__ == "__main__":
         ("nn_conv", nn_conv.fill),
         ("nn_pool", nn_pool.fill),
         ("nn_norm", nn_norm.fill),
+        ("layers", layers.fill),
+        ("layers_sequences", layers.fill_sequences),
     ]:
         file = File()
         fill(file)
