@@ -100,9 +100,11 @@ class OptimizerWith : public Optimizer {
     return state;
   }
   void load_options(size_t group, const io::State& state) override {
-    tree::for_each_child(options_.at(group), [&](const tree::Key& key, auto& value) {
+    Options loaded = options_.at(group);
+    tree::for_each_child(loaded, [&](const tree::Key& key, auto& value) {
       value = state[key.text()].template as<std::decay_t<decltype(value)>>();
     });
+    options_.at(group) = loaded;
   }
 
  private:
