@@ -109,7 +109,10 @@ void run_fused(const char* optimizer, Kernels<Rule> kernels, std::vector<Slot*>&
     arrays.push_back(arrays_of(*slots[i], gradients[i]));
     for (int64_t begin = 0; begin < arrays[i].count; begin += kPiece) pieces.emplace_back(i, begin);
   }
-  parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+  // Many small parameters are not worth a thread each.
+  int64_t total = 1, count = static_cast<int64_t>(pieces.size());
+  for (const Arrays& a : arrays) total += a.count;
+  parallel_for(count, std::max<int64_t>(1, count * kPiece / total), [&](int64_t first, int64_t last) {
     for (int64_t k = first; k < last; ++k) {
       auto [i, begin] = pieces[static_cast<size_t>(k)];
       int64_t count = std::min(kPiece, arrays[i].count - begin);

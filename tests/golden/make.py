@@ -13,6 +13,7 @@ import pathlib
 import torch
 
 import attention
+import curves
 import embedding
 import layers
 import loss
@@ -20,6 +21,7 @@ import nn_conv
 import nn_norm
 import nn_pool
 import operators
+import optim
 import pointwise
 import rnn
 from cases import File
@@ -41,6 +43,8 @@ if __name__ == "__main__":
         ("nn_norm", nn_norm.fill),
         ("layers", layers.fill),
         ("layers_sequences", layers.fill_sequences),
+        ("optim", optim.fill),
+        ("curves", curves.fill),
     ]:
         file = File()
         fill(file)
