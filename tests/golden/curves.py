@@ -13,7 +13,7 @@ STEPS = 50
 class Pictures(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 6, 3)
+        self.conv1, self.conv2 = nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.Conv2d(4, 6, 3)
         self.norm = nn.BatchNorm2d(4)
         self.head = nn.Linear(6, 3)
 

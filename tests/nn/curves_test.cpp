@@ -11,7 +11,7 @@ const Npz& golden() {
 }
 
 struct Pictures : nn::Module<Pictures> {
-  nn::Conv2d conv1{1, 4, 3, {.padding = 1}}, conv2{4, 6, 3};
+  nn::Conv2d conv1{1, 4, 3, {.padding = 1, .bias = false}}, conv2{4, 6, 3};
   nn::BatchNorm2d norm{4};
   nn::Linear head{6, 3};
   TUTTI_FIELDS(conv1, conv2, norm, head)
@@ -96,8 +96,7 @@ TEST(Curves, SequencesWithMomentum) {
 
 TEST(Curves, RowsWithAdamW) {
   follow<Rows>(
-      "rows",
-      [](const TensorList& p) { return optim::AdamW(p, {.lr = 0.02, .weight_decay = 0.1, .amsgrad = true}); },
+      "rows", [](const TensorList& p) { return optim::AdamW(p, {.lr = 0.02, .weight_decay = 0.1, .amsgrad = true}); },
       [](const Tensor& y, const Tensor& target) { return smooth_l1_loss(y, target); }, {1e-9, 1e-4});
 }
 
