@@ -12,6 +12,7 @@
 #include <atomic>
 #include <memory>
 
+#include "tutti/fields.h"
 #include "tutti/tensor.h"
 
 namespace tutti {
@@ -20,6 +21,7 @@ class Generator {
  public:
   struct State {
     uint64_t seed = 0, position = 0;
+    TUTTI_FIELDS(seed, position)
     friend bool operator==(const State&, const State&) = default;
   };
   explicit Generator(uint64_t seed = 0) : seed_(seed) {}

@@ -44,6 +44,7 @@ TUTTI_HD V change(const RmspropRule& r, V p, V g, V* s) {
   if (r.centered) {
     s[2] = s[2] * V(r.alpha) + g * V(1 - r.alpha);
     square = square - s[2] * s[2];
+    square = select(square < V(0), V(0), square);  // of equal gradients it is 0 but for rounding
   }
   V ratio = g / (sqrt(square) + V(r.eps));
   if (!r.has_momentum) return p - V(r.lr) * ratio;
