@@ -13,13 +13,14 @@ void Optimizer::add_slots(const TensorList& parameters) {
   std::set<TensorImpl*> known;
   for (const auto& group : groups_)
     for (const Slot& slot : group) known.insert(slot.parameter.impl());
+  constexpr const char* kWho = "optimizer";  // constructors come here, when name() is not there yet
   std::vector<Slot> slots;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& p = parameters[i];
-    check<ValueError>(p.defined(), name(), "parameter {} is undefined: a lazy module must have run once before", i);
-    check<ValueError>(p.is_leaf() && (p.is_floating() || p.is_complex()), name(),
+    check<ValueError>(p.defined(), kWho, "parameter {} is undefined: a lazy module must have run once before", i);
+    check<ValueError>(p.is_leaf() && (p.is_floating() || p.is_complex()), kWho,
                       "parameter {} ({}) is not a leaf of a floating-point dtype", i, p);
-    check<ValueError>(known.insert(p.impl()).second, name(), "parameter {} ({}) was given twice", i, p);
+    check<ValueError>(known.insert(p.impl()).second, kWho, "parameter {} ({}) was given twice", i, p);
     slots.push_back({.parameter = p});
   }
   groups_.push_back(std::move(slots));
