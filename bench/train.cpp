@@ -1,6 +1,7 @@
 // What a training step costs (forward, backward, Adam): a multilayer perceptron, an LSTM, a convolutional network and a
 // small GPT, on one and two threads, and the memory at most in use. libtorch, where installed, takes turns with the
 // same models (bench/peers/train_libtorch.cpp).
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -11,7 +12,8 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <optional>
+#include <memory>
+#include <stdexcept>
 
 #include "base/isa.h"
 #include "bench/support/figure.h"
@@ -27,7 +29,8 @@ namespace {
 
 using bench::Options;  // there is tutti's, too
 
-constexpr double kRate = 1e-4;  // small: hundreds of steps on the same batch must not lead to zeros
+constexpr const char* kServe = "--serve";  // what a process of one contender is started with
+constexpr double kRate = 1e-4;             // small: hundreds of steps on the same batch must not lead to zeros
 
 /// A step on a fixed batch; `loss(net)` is the forward pass.
 template <class Net, class Loss>
@@ -97,11 +100,91 @@ void use_threads(int threads) {
   set_libtorch_threads(threads);
 }
 
+// ---- Processes: each contender has its own, so that neither finds the heap as the other left it.
+
+double resident(const char* key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key)) return std::strtod(line.c_str() + std::strlen(key) + 1, nullptr) / 1024;
+  return NAN;
+}
+
+/// The other end of a Process: answers each line of standard input with a number.
+int serve(const std::string& who, const std::string& name, int threads) {
+  use_threads(threads);
+  manual_seed(1);
+  double idle = resident("VmRSS:");
+  Contender work;
+  for (auto& model : kModels)
+    if (model.name == name) work = who == "tutti" ? contender(who, model.make()) : libtorch(name, {});
+  if (!work.run) return 2;
+  char question[16];
+  for (int64_t count; std::scanf("%15s %ld", question, &count) == 2;) {
+    std::string_view asked = question;
+    Time time = asked == "wall" ? Time::wall : Time::processor;
+    double answer = asked == "idle" ? idle : asked == "peak" ? resident("VmHWM:") : now(time);
+    if (count > 0) {
+      work.run(count);
+      answer = now(time) - answer;
+    }
+    fmt::print("{}\n", answer);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+class Process {
+ public:
+  Process(const std::string& who, const std::string& name, int threads) {
+    int down[2], up[2];
+    if (pipe2(down, O_CLOEXEC) || pipe2(up, O_CLOEXEC)) throw std::runtime_error("no pipes");
+    std::string count = std::to_string(threads);
+    child_ = fork();
+    if (child_ == 0) {
+      dup2(down[0], 0);
+      dup2(up[1], 1);
+      execl("/proc/self/exe", "bench_train", kServe, who.c_str(), name.c_str(), count.c_str(), nullptr);
+      _exit(127);
+    }
+    close(down[0]);
+    close(up[1]);
+    to_ = fdopen(down[1], "w");
+    from_ = fdopen(up[0], "r");
+  }
+  ~Process() {
+    std::fclose(to_);  // it ends when there are no more questions
+    std::fclose(from_);
+    waitpid(child_, nullptr, 0);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  double ask(const char* what, int64_t count = 0) {
+    double answer = NAN;
+    std::fprintf(to_, "%s %ld\n", what, static_cast<long>(count));
+    std::fflush(to_);
+    if (std::fscanf(from_, "%lf", &answer) != 1) throw std::runtime_error("a process of the benchmark has died");
+    return answer;
+  }
+  double run(int64_t iterations, Time time) { return ask(time == Time::wall ? "wall" : "processor", iterations); }
+
+ private:
+  pid_t child_;
+  FILE *to_, *from_;
+};
+
+Contender in_process(const std::string& who, const char* name, int threads) {
+  if (who != "tutti" && !have_libtorch) return {who};
+  auto process = std::make_shared<Process>(who, name, threads);
+  return {who, [process](int64_t n) { process->run(n, Time::wall); },
+          [process](int64_t n, Time time) { return process->run(n, time); }};
+}
+
 void report_time(const Options& options, const Model& model, int threads) {
   std::string name = fmt::format("{}_{}", model.name, threads);
   if (!options.wants(name)) return;
-  use_threads(threads);
-  auto t = measure({contender("tutti", model.make()), libtorch(model.name, {})}, time_for(threads), options);
+  auto t = measure({in_process("tutti", model.name, threads), in_process("libtorch", model.name, threads)},
+                   time_for(threads), options);
   report({.name = name,
           .value = t[0].median * 1e3,
           .unit = "ms",
@@ -115,45 +198,16 @@ void report_time(const Options& options, const Model& model, int threads) {
                     {"others", t[0].others}}});
 }
 
-// ---- Memory: a process of its own for each, which prints what it used.
-
-double resident(const char* key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with(key)) return std::strtod(line.c_str() + std::strlen(key) + 1, nullptr) / 1024;
-  return NAN;
-}
-
-/// "idle peak" in MiB: resident before the model is made, the libraries being loaded, and at most during ten steps.
-int print_memory(std::string_view who, std::string_view name) {
-  use_threads(1);
-  for (auto& model : kModels) {
-    if (model.name != name) continue;
-    double idle = resident("VmRSS:");
-    Contender work = who == "tutti" ? contender("tutti", model.make()) : libtorch(model.name, {});
-    if (work.run) work.run(10);
-    fmt::print("{} {}\n", idle, work.run ? resident("VmHWM:") : NAN);
-    return 0;
-  }
-  return 2;
-}
+// ---- Memory
 
 struct Memory {
-  double idle = NAN, peak = NAN;
+  double idle = NAN, peak = NAN;  // MiB: before the model is made, the libraries being loaded; at most during ten steps
   double used() const { return peak - idle; }
 };
 Memory memory_of(const char* who, const char* name) {
-  Memory m;
-  std::string program(4096, '\0');
-  ssize_t length = readlink("/proc/self/exe", program.data(), program.size());
-  if (length < 0) return m;
-  program.resize(static_cast<size_t>(length));
-  std::string command = fmt::format("'{}' --memory-of={}:{}", program, who, name);
-  if (FILE* pipe = popen(command.c_str(), "r")) {
-    if (std::fscanf(pipe, "%lf %lf", &m.idle, &m.peak) != 2) m = {};
-    pclose(pipe);
-  }
-  return m;
+  Process process(who, name, 1);
+  process.run(10, Time::wall);
+  return {process.ask("idle"), process.ask("peak")};
 }
 
 void report_memory(const Options& options, const Model& model) {
@@ -179,12 +233,7 @@ std::string details() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (std::string_view argument = argc == 2 ? argv[1] : ""; argument.starts_with("--memory-of=")) {
-    argument.remove_prefix(std::strlen("--memory-of="));
-    size_t colon = argument.find(':');
-    if (colon == std::string_view::npos) return 2;
-    return print_memory(argument.substr(0, colon), argument.substr(colon + 1));
-  }
+  if (argc == 5 && std::string_view(argv[1]) == kServe) return serve(argv[2], argv[3], std::atoi(argv[4]));
   bench::Options options = start(argc, argv, "the cost of a training step, beside PyTorch");
   std::vector<int> threads = options.threads ? std::vector{options.threads} : std::vector{1, 2};
   if (!options.threads && cores() < 2) threads.pop_back();
@@ -193,7 +242,6 @@ int main(int argc, char** argv) {
                "cnn of 3 convolutions batch 32 at 32x32, gpt 4 layers 128 wide length 64 batch 8; _1 and _2: threads; "
                "processor time with 1 thread, wall time with more; _memory: MiB at most beyond idle, 1 thread");
   if (!have_libtorch) fmt::print("note no PyTorch here: Tutti is measured alone (make bench PEERS=1 installs it)\n");
-  manual_seed(1);
   for (int t : threads)
     for (auto& model : kModels) report_time(options, model, t);
   for (auto& model : kModels) report_memory(options, model);

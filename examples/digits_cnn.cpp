@@ -47,7 +47,8 @@ int main(int argc, char** argv) {
 
   int64_t step = 0;
   while (step < steps) {
-    Progress bar(std::min(int64_t(loader.size()), steps - step), {.label = "epoch " + std::to_string(loader.epoch() + 1)});
+    Progress bar(std::min(int64_t(loader.size()), steps - step),
+                 {.label = "epoch " + std::to_string(loader.epoch() + 1)});
     for (auto& [images, labels] : loader) {
       Tensor loss = cross_entropy(net(images), labels);
       adam.zero_grad();

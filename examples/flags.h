@@ -22,7 +22,8 @@ class Flags {
     for (size_t i = 0; i + 1 < words_.size(); ++i) {
       if (words_[i] != name) continue;
       std::string value = words_[i + 1];
-      words_.erase(words_.begin() + static_cast<std::ptrdiff_t>(i), words_.begin() + static_cast<std::ptrdiff_t>(i + 2));
+      words_.erase(words_.begin() + static_cast<std::ptrdiff_t>(i),
+                   words_.begin() + static_cast<std::ptrdiff_t>(i + 2));
       return value;
     }
     return otherwise;

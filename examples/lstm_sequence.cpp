@@ -33,9 +33,7 @@ struct Adder : nn::Module<Adder> {
   nn::Linear head{24, 1};
   TUTTI_FIELDS(lstm, head)
   // The logits of the sum's bits, [time, batch].
-  Tensor forward(const Batch& batch) {
-    return head(lstm(batch.bits, LstmState{}, batch.lengths).output).squeeze(-1);
-  }
+  Tensor forward(const Batch& batch) { return head(lstm(batch.bits, LstmState{}, batch.lengths).output).squeeze(-1); }
 };
 
 // Bits that count: those within the length of each pair.

@@ -68,9 +68,7 @@ struct BlockImpl : nn::Module {
   }
   at::Tensor attend(const at::Tensor& x) {
     auto parts = qkv(x).chunk(3, -1);
-    auto heads = [](const at::Tensor& t) {
-      return t.view({kBatch, kLength, kHeads, kWidth / kHeads}).transpose(1, 2);
-    };
+    auto heads = [](const at::Tensor& t) { return t.view({kBatch, kLength, kHeads, kWidth / kHeads}).transpose(1, 2); };
     at::Tensor scores = heads(parts[0]).matmul(heads(parts[1]).transpose(-2, -1)) / std::sqrt(double(kWidth / kHeads));
     at::Tensor weights = scores.masked_fill(mask, -INFINITY).softmax(-1);
     return out(weights.matmul(heads(parts[2])).transpose(1, 2).reshape({kBatch, kLength, kWidth}));

@@ -12,8 +12,8 @@ State state_of(const Generator& generator) {
   return {{"seed", static_cast<int64_t>(seed)}, {"position", static_cast<int64_t>(position)}};
 }
 void load_into(Generator& generator, const State& state) {
-  generator.set_state({static_cast<uint64_t>(state["seed"].as<int64_t>()),
-                       static_cast<uint64_t>(state["position"].as<int64_t>())});
+  generator.set_state(
+      {static_cast<uint64_t>(state["seed"].as<int64_t>()), static_cast<uint64_t>(state["position"].as<int64_t>())});
 }
 
 State Part::from_tensors(const std::map<std::string, Tensor>& tensors) {
