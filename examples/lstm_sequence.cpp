@@ -16,7 +16,7 @@ struct Batch {
 Batch make_batch(int64_t size, int64_t shortest, int64_t longest) {
   Tensor bits = randint(0, 2, {longest, size, 2});
   Tensor lengths = randint(shortest, longest + 1, {size});
-  Tensor inside = arange(longest).unsqueeze(1) < lengths;  // numbers are zero above their length
+  Tensor inside = arange(longest).unsqueeze(1) < lengths - 1;  // the highest bit is left to the last carry
   bits = bits * inside.unsqueeze(-1).to(i64);
   TensorList sum;
   Tensor carry = zeros({size}, {.dtype = i64});
@@ -47,7 +47,7 @@ std::string number(const Tensor& bits) {
 
 int main(int argc, char** argv) {
   Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 600);
+  int64_t steps = flags.number("--steps", 1000);
   flags.done();
 
   manual_seed(3);

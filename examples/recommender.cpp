@@ -22,7 +22,7 @@ Tensor songs_of(const Tensor& genre) {
 }
 Batch make_batch(int64_t listeners) {
   Tensor genre = randint(0, kGenres, {listeners}), count = randint(3, 15, {listeners});
-  Tensor offsets = count.cumsum(0) - count;
+  Tensor offsets = cumsum(count, 0) - count;
   Tensor played = masked_select(songs_of(genre.unsqueeze(1).expand({listeners, 14})), arange(14) < count.unsqueeze(1));
   Tensor liked = randint(0, 2, {listeners});
   Tensor other = (genre + randint(1, kGenres, {listeners})) % kGenres;

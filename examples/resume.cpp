@@ -73,7 +73,7 @@ bool train_briefly(const char* program, const std::string& path, int64_t steps, 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 300);
+  int64_t steps = flags.number("--steps", 1000);
   std::string path = flags.text("--train", "");
   flags.done();
   if (!path.empty()) {
@@ -89,10 +89,10 @@ int main(int argc, char** argv) {
 
   std::printf("a run that is killed at random moments\n");
   std::mt19937 random(std::random_device{}());
-  int kills = 0, life = 200;
-  while (!train_briefly("/proc/self/exe", folder + "/hard", steps, life + int(random() % 200))) {
+  int kills = 0, life = 40;
+  while (!train_briefly("/proc/self/exe", folder + "/hard", steps, life + int(random() % 80))) {
     ++kills;
-    life += 50;  // a machine may be slow: it gets there in the end
+    life += 5;  // a machine may be slow: it gets there in the end
   }
 
   auto calm = io::load_safetensors(folder + "/calm.weights"), hard = io::load_safetensors(folder + "/hard.weights");
