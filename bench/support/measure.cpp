@@ -8,7 +8,6 @@
 #include <fstream>
 
 namespace bench {
-namespace {
 
 double now(Time time) {
   timespec t{};
@@ -16,7 +15,10 @@ double now(Time time) {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+namespace {
+
 double time_of(const Contender& c, int64_t iterations, Time time) {
+  if (c.timed) return c.timed(iterations, time);
   double start = now(time);
   c.run(iterations);
   return now(time) - start;

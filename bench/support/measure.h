@@ -13,10 +13,19 @@
 
 namespace bench {
 
+/// Which seconds count. Work of one thread is measured in those that the cores gave to this process (all its threads),
+/// of which others cannot take any; work of several threads in those of the clock on the wall, which wants a quiet
+/// machine.
+enum class Time { processor, wall };
+inline Time time_for(int threads) { return threads == 1 ? Time::processor : Time::wall; }
+double now(Time time);
+
 /// One way of doing the work: does it `iterations` times. Without a body (a peer that is not installed) it is skipped.
+/// One that works in another process says itself how many seconds it took.
 struct Contender {
   std::string name;
   std::function<void(int64_t iterations)> run = {};
+  std::function<double(int64_t iterations, Time time)> timed = {};
 };
 template <class F>
 Contender contender(std::string name, F once) {
@@ -24,12 +33,6 @@ Contender contender(std::string name, F once) {
             for (; iterations > 0; --iterations) once();
           }};
 }
-
-/// Which seconds count. Work of one thread is measured in those that the cores gave to this process (all its threads),
-/// of which others cannot take any; work of several threads in those of the clock on the wall, which wants a quiet
-/// machine.
-enum class Time { processor, wall };
-inline Time time_for(int threads) { return threads == 1 ? Time::processor : Time::wall; }
 
 /// Seconds an iteration takes; NaN if it was not measured.
 struct Timing {

@@ -48,12 +48,12 @@ class HolderOf final : public Holder {
   }
 
  private:
-  template <class R, class... A>
-  std::any invoke_as(R (M::*)(A...), std::span<const Argument> arguments) {
+  template <class R, class Base, class... A>  // Base: M, or what it has forward from
+  std::any invoke_as(R (Base::*)(A...), std::span<const Argument> arguments) {
     return invoke_as(static_cast<R (*)(A...)>(nullptr), arguments);
   }
-  template <class R, class... A>
-  std::any invoke_as(R (M::*)(A...) const, std::span<const Argument> arguments) {
+  template <class R, class Base, class... A>
+  std::any invoke_as(R (Base::*)(A...) const, std::span<const Argument> arguments) {
     return invoke_as(static_cast<R (*)(A...)>(nullptr), arguments);
   }
   template <class R, class... A>

@@ -150,6 +150,14 @@ Tensor scaled(const Tensor& x, double factor) { return factor == 1 ? x : x * fac
 
 Tensor batched(const Tensor& a, const Tensor& b);
 
+// a@b, as the gradient of an operand: laid out as the operand is. A weight comes to its product transposed; were its
+// gradient not, it would be copied when it gets back.
+Tensor batched_like(const Tensor& operand, const Tensor& a, const Tensor& b) {
+  bool turned = operand.stride(-2) == 1 && operand.stride(-1) != 1 && operand.size(-1) > 1;
+  if (!turned) return batched(a, b);
+  return transpose(batched(transpose(b, -2, -1), transpose(a, -2, -1)), -2, -1);
+}
+
 // ---- Operators
 
 const Operator mm_op{
@@ -164,8 +172,8 @@ const Operator mm_op{
     .cpu = [](const Call& c) { multiply(c.output(), c.input(0), c.input(1)); },
     .gradient =
         [](GradientCall& c) {
-          if (c.needs(0)) c.set(0, mm(c.grad(), adjoint(c.input(1))));
-          if (c.needs(1)) c.set(1, mm(adjoint(c.input(0)), c.grad()));
+          if (c.needs(0)) c.set(0, batched_like(c.input(0), c.grad(), adjoint(c.input(1))));
+          if (c.needs(1)) c.set(1, batched_like(c.input(1), adjoint(c.input(0)), c.grad()));
         },
     .saves_inputs = 0b11,
     .autocast = AutocastPolicy::low_precision,
@@ -189,8 +197,8 @@ const Operator bmm_op{
 void added_gradient(GradientCall& c) {
   const auto& s = c.as<Scales>();
   if (c.needs(0)) c.set(0, s.beta == 0 ? zeros_like(c.grad()) : scaled(c.grad(), s.beta));
-  if (c.needs(1)) c.set(1, scaled(batched(c.grad(), adjoint(c.input(2))), s.alpha));
-  if (c.needs(2)) c.set(2, scaled(batched(adjoint(c.input(1)), c.grad()), s.alpha));
+  if (c.needs(1)) c.set(1, scaled(batched_like(c.input(1), c.grad(), adjoint(c.input(2))), s.alpha));
+  if (c.needs(2)) c.set(2, scaled(batched_like(c.input(2), adjoint(c.input(1)), c.grad()), s.alpha));
 }
 
 const Operator addmm_op{
