@@ -1,0 +1,95 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/check.h"
+#include "comm/store/board.h"
+#include "comm/store/log.h"
+#include "comm/store/waiting.h"
+
+namespace tutti {
+
+using store::Clock;
+using store::Reply;
+
+/// The table of one file in this process, shared by all its handles: they see each other's changes at once.
+struct FileStore::Impl {
+  explicit Impl(const std::string& path)
+      : log(path, [this](const store::Request& request) { board.apply(request); }) {}
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  store::Board board;
+  store::Log log;
+  const pid_t process = ::getpid();
+
+  Reply call(const store::Request& request, const store::Waiting& waiting);
+  std::optional<Reply> attempt(const store::Request& request);
+  static std::shared_ptr<Impl> open(const std::string& path);
+};
+
+// By device and inode, so that two names of one file are one table.
+std::shared_ptr<FileStore::Impl> FileStore::Impl::open(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Impl>> all;
+  auto fresh = std::make_shared<Impl>(path);
+  std::lock_guard lock(mutex);
+  std::erase_if(all, [](auto& entry) { return entry.second.expired(); });
+  auto& known = all[fresh->log.identity()];
+  if (auto found = known.lock(); found && found->process == fresh->process) return found;
+  known = fresh;
+  return fresh;
+}
+
+FileStore::FileStore(std::string path, FileStoreOptions options)
+    : Store(options.timeout), impl_(Impl::open(path)) {
+  std::lock_guard lock(impl_->mutex);
+  if (options.remove) impl_->log.set_remove();
+}
+
+FileStore::~FileStore() = default;
+
+std::string FileStore::name() const { return "the file store " + impl_->log.path(); }
+
+Reply FileStore::call(const store::Request& request, const store::Waiting& waiting) {
+  return impl_->call(request, waiting);
+}
+
+// Nothing if the file is locked by another process, or the request has to wait.
+std::optional<Reply> FileStore::Impl::attempt(const store::Request& request) {
+  store::Log::Guard guard(log, request.changes());
+  if (!guard) return std::nullopt;
+  if (log.catch_up()) changed.notify_all();
+  if (request.changes() && board.ready(request)) log.write(request);
+  auto reply = board.apply(request);
+  if (reply && request.changes()) changed.notify_all();
+  return reply;
+}
+
+Reply FileStore::Impl::call(const store::Request& request, const store::Waiting& waiting) {
+  check<StoreError>(process == ::getpid(), "FileStore",
+                    "{} was opened before a fork; the child has to open it again", log.path());
+  // A file on another host's disk tells nobody that it changed, so those who wait look: soon at first, then seldom.
+  constexpr std::chrono::microseconds first(100), last(10000);
+  auto pause = first;
+  store::Wakers wakers(waiting, [this] {
+    std::lock_guard lock(mutex);
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  while (true) {
+    if (auto reply = attempt(request)) return std::move(*reply);
+    auto now = Clock::now();
+    if (waiting.stopped() || now >= waiting.deadline) return board.ended(request);
+    if (changed.wait_until(lock, std::min(waiting.deadline, now + pause)) == std::cv_status::no_timeout)
+      pause = first;
+    else
+      pause = std::min(pause * 2, last);
+  }
+}
+
+}  // namespace tutti
