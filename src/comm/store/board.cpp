@@ -28,6 +28,14 @@ const std::string* Board::first_missing(const Request& request) const {
   return nullptr;
 }
 
+bool Board::takes_effect(const Request& request) const {
+  if (!request.changes() || first_missing(request)) return false;
+  auto it = values_.find(request.keys.empty() ? std::string() : request.keys[0]);
+  if (request.op == Op::erase) return it != values_.end();
+  if (request.op != Op::compare_and_set) return true;
+  return (it == values_.end() ? std::string_view() : it->second) == request.values[0];
+}
+
 std::optional<Reply> Board::apply(const Request& request) {
   if (first_missing(request)) {
     if (request.waits) return std::nullopt;
@@ -187,6 +195,7 @@ void Board::forget(Pending& pending) {
 
 Reply Board::ended(const Request& request) const {
   Reply reply{Status::ended};
+  if (request.op != Op::pop && request.op != Op::get && request.op != Op::wait) return reply;
   for (auto& key : request.keys)
     if (request.op == Op::pop ? !queues_.count(key) : !values_.count(key)) reply.values.push_back(key);
   return reply;

@@ -19,6 +19,7 @@ class Board {
     virtual ~Pending() = default;
     Pending(const Pending&) = delete;
     Pending& operator=(const Pending&) = delete;
+    /// Must not touch the board or other requests that wait.
     virtual void finish(Reply reply) = 0;
 
    private:
@@ -32,8 +33,8 @@ class Board {
   /// Carries out a well-formed request (see defect()) and answers those that waited for what it brought. Nothing if
   /// the request has to wait.
   std::optional<Reply> apply(const Request& request);
-  /// Whether apply() would do something now rather than wait.
-  bool ready(const Request& request) const { return !request.waits || !first_missing(request); }
+  /// Whether apply() would change something now.
+  bool takes_effect(const Request& request) const;
   /// Puts a request that has to wait in the line.
   void watch(Pending& pending);
   /// Takes it out again, if it is there.

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "base/check.h"
 #include "comm/store/board.h"
@@ -18,8 +17,8 @@ using store::Reply;
 
 /// The table of one file in this process, shared by all its handles: they see each other's changes at once.
 struct FileStore::Impl {
-  explicit Impl(const std::string& path)
-      : log(path, [this](const store::Request& request) { board.apply(request); }) {}
+  Impl(const std::string& path, std::chrono::nanoseconds timeout)
+      : log(path, timeout, [this](const store::Request& request) { board.apply(request); }) {}
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -29,14 +28,14 @@ struct FileStore::Impl {
 
   Reply call(const store::Request& request, const store::Waiting& waiting);
   std::optional<Reply> attempt(const store::Request& request);
-  static std::shared_ptr<Impl> open(const std::string& path);
+  static std::shared_ptr<Impl> open(const std::string& path, std::chrono::nanoseconds timeout);
 };
 
 // By device and inode, so that two names of one file are one table.
-std::shared_ptr<FileStore::Impl> FileStore::Impl::open(const std::string& path) {
+std::shared_ptr<FileStore::Impl> FileStore::Impl::open(const std::string& path, std::chrono::nanoseconds timeout) {
   static std::mutex mutex;
   static std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Impl>> all;
-  auto fresh = std::make_shared<Impl>(path);
+  auto fresh = std::make_shared<Impl>(path, timeout);
   std::lock_guard lock(mutex);
   std::erase_if(all, [](auto& entry) { return entry.second.expired(); });
   auto& known = all[fresh->log.identity()];
@@ -46,7 +45,7 @@ std::shared_ptr<FileStore::Impl> FileStore::Impl::open(const std::string& path) 
 }
 
 FileStore::FileStore(std::string path, FileStoreOptions options)
-    : Store(options.timeout), impl_(Impl::open(path)) {
+    : Store(options.timeout), impl_(Impl::open(path, options.timeout)) {
   std::lock_guard lock(impl_->mutex);
   if (options.remove) impl_->log.set_remove();
 }
@@ -64,7 +63,7 @@ std::optional<Reply> FileStore::Impl::attempt(const store::Request& request) {
   store::Log::Guard guard(log, request.changes());
   if (!guard) return std::nullopt;
   if (log.catch_up()) changed.notify_all();
-  if (request.changes() && board.ready(request)) log.write(request);
+  if (board.takes_effect(request)) log.write(request);
   auto reply = board.apply(request);
   if (reply && request.changes()) changed.notify_all();
   return reply;

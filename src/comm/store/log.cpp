@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 
 #include "base/check.h"
+#include "comm/store/waiting.h"
 #include "io/crc32c.h"
 
 namespace tutti::store {
@@ -31,10 +33,11 @@ bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == 
 
 }  // namespace
 
-Log::Log(const std::string& path, const std::function<void(const Request&)>& apply) : path_(path), apply_(apply) {
+Log::Log(const std::string& path, std::chrono::nanoseconds timeout, const std::function<void(const Request&)>& apply)
+    : path_(path), apply_(apply), timeout_(timeout) {
   while (!open()) {
   }
-  lock(kLogByte, F_WRLCK, true);
+  lock_in_time(kLogByte, F_WRLCK);
   start();
   lock(kLogByte, F_UNLCK);
 }
@@ -43,7 +46,7 @@ Log::Log(const std::string& path, const std::function<void(const Request&)>& app
 bool Log::open() {
   file_ = io::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   check<StoreError>(file_.get() >= 0, kOperation, "{} cannot be opened: {}", path_, errno_text());
-  lock(kPresenceByte, F_RDLCK, true);
+  lock_in_time(kPresenceByte, F_RDLCK);
   struct stat named;
   return ::stat(path_.c_str(), &named) == 0 && same_file(named, status_of(file_.get(), path_));
 }
@@ -58,19 +61,29 @@ Log::~Log() {
 
 // Locks of the open file rather than of the process: another part of the program that opens and closes the same file
 // would take the process's away.
-bool Log::lock(int byte, int kind, bool blocks) {
+bool Log::lock(int byte, int kind) {
   struct flock range {};
   range.l_type = static_cast<short>(kind);
   range.l_whence = SEEK_SET;
   range.l_start = byte;
   range.l_len = 1;
-  while (::fcntl(file_.get(), blocks ? F_OFD_SETLKW : F_OFD_SETLK, &range) != 0) {
+  while (::fcntl(file_.get(), F_OFD_SETLK, &range) != 0) {
     if (errno == EINTR) continue;
-    if (!blocks && (errno == EAGAIN || errno == EACCES)) return false;
+    if (errno == EAGAIN || errno == EACCES) return false;
     if (kind == F_UNLCK) return false;
     fail<StoreError>(kOperation, "{} cannot be locked: {}", path_, errno_text());
   }
   return true;
+}
+
+// The system has no lock with a timeout, and a process that is stopped while it has the lock must not stop the others.
+void Log::lock_in_time(int byte, int kind) {
+  auto deadline = deadline_after(timeout_);
+  while (!lock(byte, kind)) {
+    check<TimeoutError>(Clock::now() < deadline, kOperation, "{} was locked by another process for {:.3g} s", path_,
+                        std::chrono::duration<double>(timeout_).count());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Log::Guard::Guard(Log& log, bool exclusive) : log_(log), held_(log.lock(kLogByte, exclusive ? F_WRLCK : F_RDLCK)) {}

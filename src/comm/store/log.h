@@ -17,8 +17,8 @@ namespace tutti::store {
 
 class Log {
  public:
-  /// Opens or makes the file.
-  Log(const std::string& path, const std::function<void(const Request&)>& apply);
+  /// Opens or makes the file. The timeout is for a lock that another process does not give back.
+  Log(const std::string& path, std::chrono::nanoseconds timeout, const std::function<void(const Request&)>& apply);
   /// The file is removed with the last Log of it that `remove`s.
   ~Log();
 
@@ -47,7 +47,8 @@ class Log {
 
  private:
   bool open();
-  bool lock(int byte, int kind, bool blocks = false);
+  bool lock(int byte, int kind);
+  void lock_in_time(int byte, int kind);
   void start();
   size_t apply_records(std::string_view bytes);
   bool torn(std::string_view rest) const;
@@ -58,6 +59,7 @@ class Log {
   io::Descriptor file_;
   size_t end_ = 0;  // of the records that are applied
   bool remove_ = false;
+  std::chrono::nanoseconds timeout_;
 };
 
 }  // namespace tutti::store
