@@ -77,7 +77,7 @@ TEST_P(Stores, Appends) {
   EXPECT_EQ(store->get("log"), "abc");
   store->set("log", std::string(Store::kMaxValue - 1, 'x'));
   store->append("log", "y");
-  EXPECT_THAT(message_of<StoreError>([&] { store->append("log", "z"); }), HasSubstr("33554433 bytes"));
+  EXPECT_THAT(message_of<StoreError>([&] { store->append("log", "z"); }), HasSubstr("8388609 bytes"));
   EXPECT_EQ(store->get("log").size(), Store::kMaxValue);
 }
 
@@ -334,14 +334,14 @@ TEST_P(Stores, BoundsAreTheSameEverywhere) {
   EXPECT_THAT(message_of<ValueError>([&] { store->set(key, ""); }), HasSubstr("a key of 4097 bytes"));
   EXPECT_THAT(message_of<ValueError>([&] { store->get(key, {.timeout = 0s}); }), HasSubstr("4096 can be"));
   std::string value(Store::kMaxValue + 1, 'v');
-  EXPECT_THAT(message_of<ValueError>([&] { store->set("a", value); }), HasSubstr("a value of 33554433 bytes"));
+  EXPECT_THAT(message_of<ValueError>([&] { store->set("a", value); }), HasSubstr("a value of 8388609 bytes"));
   value.pop_back();
   EXPECT_THAT(message_of<ValueError>([&] { store->multi_set({{"a", value}, {"b", value}}); }), HasSubstr("in one call"));
   EXPECT_THROW(store->wait(Store::Keys(Store::kMaxKeys + 1)), ValueError);
   EXPECT_EQ(store->count(), 0);
   // Each value is small enough, all together are not; so it is an error also where there is no wire to cross.
   for (auto* name : {"a", "b"}) store->set(name, value);
-  EXPECT_THAT(message_of<StoreError>([&] { other->multi_get({"a", "b"}); }), HasSubstr("more than 67108864 bytes"));
+  EXPECT_THAT(message_of<StoreError>([&] { other->multi_get({"a", "b"}); }), HasSubstr("more than 16777216 bytes"));
   EXPECT_EQ(other->get("a").size(), value.size());
 }
 

@@ -44,9 +44,9 @@ class Store {
 
   // Bounds of every store, so that a program meets them on its desk. What exceeds them is a ValueError.
   static constexpr size_t kMaxKey = 4096;             // bytes of a key, with its prefixes
-  static constexpr size_t kMaxValue = size_t{1} << 25;  // bytes of a value, also after appending
+  static constexpr size_t kMaxValue = size_t{1} << 23;  // bytes of a value, also after appending
   static constexpr size_t kMaxKeys = size_t{1} << 16;   // keys of one call
-  static constexpr size_t kMaxBytes = size_t{1} << 26;  // bytes of one call or its result, keys and lengths included
+  static constexpr size_t kMaxBytes = size_t{1} << 24;  // bytes of one call or its result, keys and lengths included
 
   virtual ~Store();
   Store(const Store&) = delete;

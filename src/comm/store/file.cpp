@@ -27,7 +27,7 @@ struct FileStore::Impl {
   const pid_t process = ::getpid();
 
   Reply call(const store::Request& request, const store::Waiting& waiting);
-  std::optional<Reply> attempt(const store::Request& request);
+  std::optional<Reply> attempt(const store::Request& request, bool& locked);
   static std::shared_ptr<Impl> open(const std::string& path, std::chrono::nanoseconds timeout);
 };
 
@@ -59,9 +59,10 @@ Reply FileStore::call(const store::Request& request, const store::Waiting& waiti
 }
 
 // Nothing if the file is locked by another process, or the request has to wait.
-std::optional<Reply> FileStore::Impl::attempt(const store::Request& request) {
+std::optional<Reply> FileStore::Impl::attempt(const store::Request& request, bool& locked) {
   store::Log::Guard guard(log, request.changes());
-  if (!guard) return std::nullopt;
+  locked = !guard;
+  if (locked) return std::nullopt;
   if (log.catch_up()) changed.notify_all();
   if (board.takes_effect(request)) log.write(request);
   auto reply = board.apply(request);
@@ -73,7 +74,8 @@ Reply FileStore::Impl::call(const store::Request& request, const store::Waiting&
   check<StoreError>(process == ::getpid(), "FileStore",
                     "{} was opened before a fork; the child has to open it again", log.path());
   // A file on another host's disk tells nobody that it changed, so those who wait look: soon at first, then seldom.
-  constexpr std::chrono::microseconds first(100), last(10000);
+  // A lock is given back soon, but to whoever comes first: for that they look often.
+  constexpr std::chrono::microseconds first(50), last(10000), last_of_lock(200);
   auto pause = first;
   store::Wakers wakers(waiting, [this] {
     std::lock_guard lock(mutex);
@@ -81,13 +83,14 @@ Reply FileStore::Impl::call(const store::Request& request, const store::Waiting&
   });
   std::unique_lock lock(mutex);
   while (true) {
-    if (auto reply = attempt(request)) return std::move(*reply);
+    bool locked = false;
+    if (auto reply = attempt(request, locked)) return std::move(*reply);
     auto now = Clock::now();
     if (waiting.stopped() || now >= waiting.deadline) return board.ended(request);
     if (changed.wait_until(lock, std::min(waiting.deadline, now + pause)) == std::cv_status::no_timeout)
       pause = first;
     else
-      pause = std::min(pause * 2, last);
+      pause = std::min(pause * 2, locked ? last_of_lock : last);
   }
 }
 
