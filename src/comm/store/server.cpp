@@ -120,7 +120,7 @@ void Server::add_peer(io::Descriptor socket) {
   peer->watched = EPOLLIN;
   peer->place = unproven_.insert(unproven_.end(), peer.get());
   Peer& added = *peers_.emplace(number, std::move(peer)).first->second;
-  if (!flush(added)) drop(added);
+  serve(added, 0);
 }
 
 // Out of descriptors. A waiting connection would wake us again and again: look away for a moment.
@@ -144,7 +144,8 @@ void Server::serve(Peer& peer, uint32_t events) {
   try {
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) alive = receive(peer);
     if (peer.session.wanted() == 0 && (events & (EPOLLHUP | EPOLLERR))) alive = false;
-    alive = flush(peer) && alive;
+    alive = flush(peer) && alive && peer.session.proceed();
+    if (alive) watch_for_more(peer);
   } catch (const std::exception&) {
     alive = false;  // one peer too many, or too greedy: the others go on
   }
@@ -177,13 +178,17 @@ bool Server::flush(Peer& peer) {
     session.sent(static_cast<size_t>(count));
     turn -= static_cast<size_t>(count);
   }
-  if (session.overrun()) return false;
-  uint32_t watched = (session.wanted() ? EPOLLIN : 0u) | (session.output().empty() ? 0u : EPOLLOUT);
+  return !session.overrun();
+}
+
+// Output, or requests that came already: then we go on when the socket takes more, which is at once if it is idle.
+void Server::watch_for_more(Peer& peer) {
+  bool more = !peer.session.output().empty() || (peer.session.proven() && peer.session.wanted() == 0);
+  uint32_t watched = (peer.session.wanted() ? EPOLLIN : 0u) | (more ? EPOLLOUT : 0u);
   if (watched != peer.watched) {
     watch(epoll_.get(), EPOLL_CTL_MOD, peer.socket.get(), watched, peer.number);
     peer.watched = watched;
   }
-  return true;
 }
 
 void Server::flush_touched() {

@@ -36,6 +36,7 @@ class Server {
   void serve(Peer& peer, uint32_t events);
   bool receive(Peer& peer);
   bool flush(Peer& peer);
+  void watch_for_more(Peer& peer);
   void flush_touched();
   void drop(Peer& peer);
 

@@ -6,12 +6,16 @@
 
 namespace tutti::store {
 
-std::string_view Frames::next() {
+bool Frames::whole() const {
   size_t have = buffer_.size() - start_;
-  if (broken_ || have < 4) return {};
+  return !broken_ && have >= 4 && have - 4 >= get_u32(buffer_.data() + start_);
+}
+
+std::string_view Frames::next() {
+  if (broken_ || buffer_.size() - start_ < 4) return {};
   size_t length = get_u32(buffer_.data() + start_);
   broken_ = length < 8 || length > kMaxFrame;
-  if (broken_ || have - 4 < length) return {};
+  if (broken_ || !whole()) return {};
   std::string_view frame(buffer_.data() + start_ + 4, length);
   start_ += 4 + length;
   return frame;
@@ -50,16 +54,24 @@ Session::~Session() {
 
 size_t Session::wanted() const {
   if (!proven_) return kClaimBytes - claim_.size();
-  return output_.size() - sent_ > kPauseOutput ? 0 : 1 << 18;
+  return paused() || frames_.whole() ? 0 : 1 << 18;
 }
 
 bool Session::receive(std::string_view bytes) {
   if (!proven_) return receive_claim(bytes);
   frames_.add(bytes);
-  for (auto frame = frames_.next(); !frame.empty(); frame = frames_.next())
-    if (!receive_frame(frame) || overrun()) return false;
+  return proceed();
+}
+
+// A few bytes can ask for many, so this stops as soon as there is much to send: then it is the peer's turn to read.
+bool Session::proceed() {
+  for (size_t turn = 0; turn < 1000 && !paused(); ++turn) {
+    auto frame = frames_.next();
+    if (frame.empty()) break;
+    if (!receive_frame(frame)) return false;
+  }
   frames_.compact();
-  return !frames_.broken();
+  return !frames_.broken() && !overrun_;
 }
 
 bool Session::receive_claim(std::string_view bytes) {
@@ -110,8 +122,8 @@ bool Session::receive_frame(std::string_view frame) {
 }
 
 void Session::reply(uint64_t number, Reply reply) {
-  if (overrun()) return;  // it is about to be dropped; no more memory for it
-  put_frame(output_, number, reply);
+  overrun_ = overrun_ || output_.size() - sent_ + encoded_size(reply) > kMaxOutput;
+  if (!overrun_) put_frame(output_, number, reply);
 }
 
 void Session::sent(size_t bytes) {

@@ -33,6 +33,8 @@ inline void put_take_back(std::string& out, uint64_t number) {
 class Frames {
  public:
   void add(std::string_view bytes) { buffer_.append(bytes); }
+  /// Whether next() has one.
+  bool whole() const;
   /// The next whole frame, valid until the next call of add(); empty if there is none (yet), see broken().
   std::string_view next();
   /// A length that cannot be was met: the rest makes no sense.
@@ -56,12 +58,16 @@ class Session {
   bool proven() const { return proven_; }
   /// How many bytes to read next; 0: none until output has been sent.
   size_t wanted() const;
-  /// False: the peer broke the protocol. What output there is may still be sent.
+  /// Takes bytes in and answers what can be answered. False: the peer broke the protocol, or let too much output
+  /// gather. What output there is may still be sent.
   bool receive(std::string_view bytes);
+  /// Goes on with requests that wait for output to be sent first; to be called when there is little left of it.
+  bool proceed();
+  bool paused() const { return output_.size() - sent_ > kPauseOutput; }
   std::string_view output() const { return std::string_view(output_).substr(sent_); }
   void sent(size_t bytes);
-  /// The peer let too much output gather.
-  bool overrun() const { return output_.size() - sent_ > kMaxOutput; }
+  /// The peer let too much output gather, and some was not kept.
+  bool overrun() const { return overrun_; }
 
  private:
   struct Call;
@@ -78,6 +84,7 @@ class Session {
   Frames frames_;
   std::string output_;
   size_t sent_ = 0;
+  bool overrun_ = false;
   std::unordered_map<uint64_t, std::unique_ptr<Call>> waiting_;
   std::vector<uint64_t> finished_;  // of those that wait no more
 };
