@@ -206,7 +206,8 @@ std::string bytes_of_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 TEST(FileStore, IgnoresAndRepairsATornRecord) {
@@ -239,7 +240,8 @@ TEST(FileStore, SaysWhereItIsDamaged) {
   EXPECT_EQ(message_of<StoreError>([&] { FileStore store(path); }),
             "FileStore: " + path + " is damaged at byte " + std::to_string(first));
   write_file(path, "something else");
-  EXPECT_EQ(message_of<StoreError>([&] { FileStore store(path); }), "FileStore: " + path + " is not the file of a store");
+  EXPECT_EQ(message_of<StoreError>([&] { FileStore store(path); }),
+            "FileStore: " + path + " is not the file of a store");
   EXPECT_EQ(bytes_of_file(path), "something else");
   EXPECT_THAT(message_of<StoreError>([&] { FileStore store(scratch / "no/such/place"); }),
               HasSubstr("cannot be opened: No such file or directory"));
@@ -248,7 +250,9 @@ TEST(FileStore, SaysWhereItIsDamaged) {
 TEST(FileStore, GoesWithItsLastUser) {
   Scratch scratch;
   std::string path = scratch / "store";
-  { FileStore kept(path); }
+  {
+    FileStore kept(path);
+  }
   EXPECT_TRUE(std::filesystem::exists(path));
   {
     auto a = std::make_unique<FileStore>(path, FileStoreOptions{.remove = true});
@@ -291,7 +295,7 @@ TEST(FileStore, ALockThatIsKeptIsATimeout) {
   FileStore store(path);
   store.set("a", "1");
   int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct flock range {};
+  struct flock range{};
   range.l_type = F_WRLCK;
   range.l_len = 1;
   ASSERT_EQ(::fcntl(file, F_OFD_SETLK, &range), 0);
@@ -332,7 +336,7 @@ TEST(TcpStoreServer, ItsDeathIsAnErrorAtOnce) {
     std::this_thread::sleep_for(20ms);
     server.kill(SIGKILL);
   });
- 
+
   in_threads(6, [&](int i) {
     ++ready;
     std::string text =

@@ -23,7 +23,9 @@ namespace tutti::test {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 inline const std::string kSecret = "the job's secret";
 
@@ -55,8 +57,8 @@ struct TcpSite : Site {
   }
   std::string spec() const override { return "tcp " + host + " " + std::to_string(server->port()); }
   std::string host;
-  std::shared_ptr<TcpStore> server = std::make_shared<TcpStore>(
-      TcpStoreOptions{.host = host, .serve = true, .secret = kSecret, .timeout = 20s});
+  std::shared_ptr<TcpStore> server =
+      std::make_shared<TcpStore>(TcpStoreOptions{.host = host, .serve = true, .secret = kSecret, .timeout = 20s});
 };
 
 /// Views, of views, of a store that others use as well.

@@ -116,8 +116,7 @@ TEST(TcpStore, AnotherSecretIsRefused) {
   TcpStore server({.serve = true, .secret = kSecret});
   for (auto& secret : {std::string("guess"), std::string(), kSecret + "x"})
     EXPECT_EQ(message_of<ConnectionError>([&] { TcpStore store(client_of(server.port(), secret)); }),
-              "TcpStore: the server at 127.0.0.1:" + std::to_string(server.port()) +
-                  " refused: its secret is another");
+              "TcpStore: the server at 127.0.0.1:" + std::to_string(server.port()) + " refused: its secret is another");
 }
 
 /// Accepts one connection and speaks as a server would not.
@@ -249,17 +248,18 @@ TEST(TcpStore, LeavesNothingBehind) {
 /// Works as a client while something else goes on, and keeps the longest time that an operation took.
 class GoodClient {
  public:
-  explicit GoodClient(uint16_t port) : thread_([this, port] {
-    TcpStore store(client_of(port));
-    std::string value(1000, 'v');
-    while (!done_) {
-      auto start = Clock::now();
-      store.set("good", value);
-      EXPECT_TRUE(store.get("good") == value);
-      worst_ = std::max(worst_, seconds_since(start));
-      ++rounds_;
-    }
-  }) {}
+  explicit GoodClient(uint16_t port)
+      : thread_([this, port] {
+          TcpStore store(client_of(port));
+          std::string value(1000, 'v');
+          while (!done_) {
+            auto start = Clock::now();
+            store.set("good", value);
+            EXPECT_TRUE(store.get("good") == value);
+            worst_ = std::max(worst_, seconds_since(start));
+            ++rounds_;
+          }
+        }) {}
   ~GoodClient() {
     done_ = true;
     thread_.join();
@@ -362,9 +362,9 @@ TEST(TcpStoreAttack, ProvenPeersThatSpeakNonsense) {
   GoodClient good(server.port());
   using store::Op;
   std::string valid = frame(1, {.op = Op::set, .keys = {"k"}, .values = {"v"}});
-  std::vector<std::string> nonsense = {std::string("\xff\xff\xff\xff\0\0\0\0", 8),  // 4 GB
-                                       std::string("\7\0\0\0\0\0\0\0\0\0\0\0", 12),   // shorter than a number
-                                       std::string("\11\0\0\1\0\0\0\0", 8)};          // just above the bound
+  std::vector<std::string> nonsense = {std::string("\xff\xff\xff\xff\0\0\0\0", 8),   // 4 GB
+                                       std::string("\7\0\0\0\0\0\0\0\0\0\0\0", 12),  // shorter than a number
+                                       std::string("\11\0\0\1\0\0\0\0", 8)};         // just above the bound
   auto damaged = [&](size_t at, uint32_t value) {
     std::string bytes = valid, number;
     store::put_u32(number, value);

@@ -197,8 +197,8 @@ TEST_P(Stores, TimeoutsNameWhatDidNotCome) {
   std::string prefix = GetParam().name == std::string("prefix") ? "outer/inner/" : "";
   auto start = Clock::now();
   EXPECT_EQ(message_of<TimeoutError>([&] { store->wait({"p", "here", "q"}, {.timeout = 30ms}); }),
-            "store.wait: 2 of 3 keys did not come to " + store->name() + " in 0.03 s: \"" + prefix + "p\", \"" + prefix +
-                "q\"");
+            "store.wait: 2 of 3 keys did not come to " + store->name() + " in 0.03 s: \"" + prefix + "p\", \"" +
+                prefix + "q\"");
   EXPECT_GE(seconds_since(start), 0.03);
   EXPECT_EQ(message_of<TimeoutError>([&] { store->pop("queue", {.timeout = 5ms}); }),
             "store.pop: nothing came to the queue \"" + prefix + "queue\" of " + store->name() + " in 0.005 s");
@@ -336,7 +336,8 @@ TEST_P(Stores, BoundsAreTheSameEverywhere) {
   std::string value(Store::kMaxValue + 1, 'v');
   EXPECT_THAT(message_of<ValueError>([&] { store->set("a", value); }), HasSubstr("a value of 8388609 bytes"));
   value.pop_back();
-  EXPECT_THAT(message_of<ValueError>([&] { store->multi_set({{"a", value}, {"b", value}}); }), HasSubstr("in one call"));
+  EXPECT_THAT(message_of<ValueError>([&] { store->multi_set({{"a", value}, {"b", value}}); }),
+              HasSubstr("in one call"));
   EXPECT_THROW(store->wait(Store::Keys(Store::kMaxKeys + 1)), ValueError);
   EXPECT_EQ(store->count(), 0);
   // Each value is small enough, all together are not; so it is an error also where there is no wire to cross.

@@ -43,7 +43,7 @@ class Store {
   using Values = std::vector<std::string>;
 
   // Bounds of every store, so that a program meets them on its desk. What exceeds them is a ValueError.
-  static constexpr size_t kMaxKey = 4096;             // bytes of a key, with its prefixes
+  static constexpr size_t kMaxKey = 4096;               // bytes of a key, with its prefixes
   static constexpr size_t kMaxValue = size_t{1} << 23;  // bytes of a value, also after appending
   static constexpr size_t kMaxKeys = size_t{1} << 16;   // keys of one call
   static constexpr size_t kMaxBytes = size_t{1} << 24;  // bytes of one call or its result, keys and lengths included
@@ -155,11 +155,11 @@ class FileStore : public Store {
 };
 
 struct TcpStoreOptions {
-  std::string host = {};      // the server's; empty: this machine. While serving: what to listen on; empty: see `secret`
-  uint16_t port = 0;          // while serving, 0 takes a free one: see port()
-  bool serve = false;         // this process is the server, for as long as this handle lives
-  std::string secret = {};    // server and clients prove to each other that they know it. A server without one listens
-                              // on the loopback device only, one with it on all
+  std::string host = {};    // the server's; empty: this machine. While serving: what to listen on; empty: see `secret`
+  uint16_t port = 0;        // while serving, 0 takes a free one: see port()
+  bool serve = false;       // this process is the server, for as long as this handle lives
+  std::string secret = {};  // server and clients prove to each other that they know it. A server without one listens
+                            // on the loopback device only, one with it on all
   std::chrono::nanoseconds timeout = kStoreTimeout;  // also of connecting: the server may start later than its clients
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds(10);  // what a server gives a peer to prove itself
   std::stop_token stop = {};                                              // ends connecting

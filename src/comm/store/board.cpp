@@ -14,7 +14,8 @@ bool starts_with(std::string_view text, std::string_view prefix) { return text.s
 template <class Map>
 int64_t erase_prefix(Map& map, const std::string& prefix) {
   int64_t count = 0;
-  for (auto it = map.lower_bound(prefix); it != map.end() && starts_with(it->first, prefix); ++count) it = map.erase(it);
+  for (auto it = map.lower_bound(prefix); it != map.end() && starts_with(it->first, prefix); ++count)
+    it = map.erase(it);
   return count;
 }
 

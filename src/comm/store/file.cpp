@@ -71,8 +71,8 @@ std::optional<Reply> FileStore::Impl::attempt(const store::Request& request, boo
 }
 
 Reply FileStore::Impl::call(const store::Request& request, const store::Waiting& waiting) {
-  check<StoreError>(process == ::getpid(), "FileStore",
-                    "{} was opened before a fork; the child has to open it again", log.path());
+  check<StoreError>(process == ::getpid(), "FileStore", "{} was opened before a fork; the child has to open it again",
+                    log.path());
   // A file on another host's disk tells nobody that it changed, so those who wait look: soon at first, then seldom.
   // A lock is given back soon, but to whoever comes first: for that they look often.
   constexpr std::chrono::microseconds first(50), last(10000), last_of_lock(200);

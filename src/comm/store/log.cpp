@@ -62,7 +62,7 @@ Log::~Log() {
 // Locks of the open file rather than of the process: another part of the program that opens and closes the same file
 // would take the process's away.
 bool Log::lock(int byte, int kind) {
-  struct flock range {};
+  struct flock range{};
   range.l_type = static_cast<short>(kind);
   range.l_whence = SEEK_SET;
   range.l_start = byte;

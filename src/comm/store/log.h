@@ -4,8 +4,8 @@
 //
 // Byte 0 of the file is locked (exclusively to write, shared to read) while the log is used; byte 1 is locked, shared,
 // by every process that has the file open, so that the last one knows that it is. Locks belong to the open file and go
-// with the process, however it ends. A writer that is killed leaves at most a torn last record, which readers ignore and
-// the next writer cuts off: until then nobody has seen it, so nothing that was seen is lost.
+// with the process, however it ends. A writer that is killed leaves at most a torn last record, which readers ignore
+// and the next writer cuts off: until then nobody has seen it, so nothing that was seen is lost.
 #pragma once
 
 #include <functional>

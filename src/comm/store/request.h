@@ -1,4 +1,5 @@
-// What a store is asked and answers, and how that is written as bytes: on the wire (TcpStore) and in the log (FileStore).
+// What a store is asked and answers, and how that is written as bytes: on the wire (TcpStore) and in the log
+// (FileStore).
 #pragma once
 
 #include <cstdint>

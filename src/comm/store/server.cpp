@@ -19,7 +19,8 @@ void watch(int epoll, int action, int descriptor, uint32_t events, uint64_t numb
   epoll_event event{};
   event.events = events;
   event.data.u64 = number;
-  check<StoreError>(::epoll_ctl(epoll, action, descriptor, &event) == 0, "TcpStore", "epoll_ctl: {}", errno_text(errno));
+  check<StoreError>(::epoll_ctl(epoll, action, descriptor, &event) == 0, "TcpStore", "epoll_ctl: {}",
+                    errno_text(errno));
 }
 
 // Signals are for the program's own threads.
@@ -37,7 +38,9 @@ std::thread thread_without_signals(Body body) {
 
 struct Server::Peer {
   Peer(Server& server, uint64_t number, io::Descriptor&& socket)
-      : number(number), socket(std::move(socket)), deadline(deadline_after(server.handshake_timeout_)),
+      : number(number),
+        socket(std::move(socket)),
+        deadline(deadline_after(server.handshake_timeout_)),
         session(server.board_, server.secret_, random_digest(), [this, &server] {
           if (!touched) server.touched_.push_back(this->number);
           touched = true;
@@ -54,9 +57,12 @@ struct Server::Peer {
 };
 
 Server::Server(const std::string& host, uint16_t port, std::string secret, std::chrono::nanoseconds handshake_timeout)
-    : secret_(std::move(secret)), handshake_timeout_(handshake_timeout),
-      listener_(listen_on(host, port, !secret_.empty(), address_)), epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), next_number_(kFirstPeer) {
+    : secret_(std::move(secret)),
+      handshake_timeout_(handshake_timeout),
+      listener_(listen_on(host, port, !secret_.empty(), address_)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      next_number_(kFirstPeer) {
   check<StoreError>(epoll_.get() >= 0 && stop_.get() >= 0, "TcpStore", "no descriptor: {}", errno_text(errno));
   check<ValueError>(!secret_.empty() || address_.loopback(), "TcpStore",
                     "a server on {}, where others can reach it, needs a secret", address_.text());

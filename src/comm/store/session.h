@@ -14,9 +14,9 @@ namespace tutti::store {
 // client that ends after the number takes the request of that number back.
 inline constexpr size_t kFrameHeader = 4 + 8;
 inline constexpr size_t kMaxFrame = 8 + Store::kMaxBytes;
-inline constexpr size_t kMaxPending = size_t{1} << 16;       // requests of one peer that wait
-inline constexpr size_t kPauseOutput = size_t{1} << 20;      // a peer that does not read so much is read from no more
-inline constexpr size_t kMaxOutput = 4 * Store::kMaxBytes;   // and one that still gets more is dropped
+inline constexpr size_t kMaxPending = size_t{1} << 16;      // requests of one peer that wait
+inline constexpr size_t kPauseOutput = size_t{1} << 20;     // a peer that does not read so much is read from no more
+inline constexpr size_t kMaxOutput = 4 * Store::kMaxBytes;  // and one that still gets more is dropped
 
 template <class T>
 void put_frame(std::string& out, uint64_t number, const T& message) {

@@ -57,7 +57,9 @@ bool is_itself(int socket) {
 
 }  // namespace
 
-uint16_t Address::port() const { return ntohs(storage.ss_family == AF_INET6 ? v6(*this).sin6_port : v4(*this).sin_port); }
+uint16_t Address::port() const {
+  return ntohs(storage.ss_family == AF_INET6 ? v6(*this).sin6_port : v4(*this).sin_port);
+}
 
 bool Address::loopback() const {
   if (storage.ss_family == AF_INET) return ntohl(v4(*this).sin_addr.s_addr) >> 24 == 127;
@@ -86,7 +88,8 @@ std::string host_port(const std::string& host, uint16_t port) {
 io::Descriptor listen_on(const std::string& host, uint16_t port, bool everywhere, Address& bound) {
   // An IPv6 socket on "::" serves IPv4 too; it comes first, and IPv4 alone is for machines without IPv6.
   std::vector<std::string> hosts{host};
-  if (host.empty()) hosts = everywhere ? std::vector<std::string>{"::", "0.0.0.0"} : std::vector<std::string>{"127.0.0.1"};
+  if (host.empty())
+    hosts = everywhere ? std::vector<std::string>{"::", "0.0.0.0"} : std::vector<std::string>{"127.0.0.1"};
   std::string failure;
   for (auto& name : hosts) {
     AddressList list = resolve(name, port, AI_PASSIVE, failure);

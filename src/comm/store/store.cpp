@@ -178,7 +178,9 @@ Store::Keys Store::list(std::string_view prefix, const Wait& wait) {
 // ---- PrefixStore
 
 PrefixStore::PrefixStore(std::string prefix, StorePtr store)
-    : Store(store ? store->timeout() : std::chrono::nanoseconds()), prefix_(std::move(prefix)), store_(std::move(store)) {
+    : Store(store ? store->timeout() : std::chrono::nanoseconds()),
+      prefix_(std::move(prefix)),
+      store_(std::move(store)) {
   check<ValueError>(store_ != nullptr, "PrefixStore", "no store to make the view \"{}\" of", prefix_);
 }
 

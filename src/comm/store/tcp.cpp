@@ -160,8 +160,8 @@ void TcpStore::Impl::lead(std::unique_lock<std::mutex>& lock, Clock::time_point 
   short events = POLLIN;
   if (sent < output.size()) events |= POLLOUT;
   pollfd polls[2] = {{socket.get(), events, 0}, {wake.get(), POLLIN, 0}};
-  auto left = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0),
-                                                   std::chrono::hours(1));
+  auto left =
+      std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0), std::chrono::hours(1));
   timespec limit{static_cast<time_t>(left.count() / 1000000000), static_cast<long>(left.count() % 1000000000)};
   lock.unlock();
   int ready = ::ppoll(polls, 2, &limit, nullptr);
