@@ -308,6 +308,27 @@ TEST(FileStore, ALockThatIsKeptIsATimeout) {
   EXPECT_FALSE(store.has({"b"}));
 }
 
+TEST(FileStore, ManyThreadsWaitForAnotherProcess) {
+  FileSite site;
+  StorePtr store = site.open();
+  store->set("guarded", "0");
+  std::unique_ptr<Process> other;
+  std::atomic<int> waiting{0};
+  std::thread starter([&] {
+    while (waiting < 100) std::this_thread::yield();
+    other = std::make_unique<Process>("lock", site.spec(), "10");
+  });
+  in_threads(100, [&](int i) {
+    ++waiting;
+    if (i % 4 == 0) {
+      EXPECT_THROW(store->get("never", {.timeout = 1ms * i}), TimeoutError);
+    }
+    EXPECT_NO_THROW(store->get("lock"));
+  });
+  starter.join();
+  EXPECT_EQ(other->wait(), 0);
+}
+
 TEST(FileStore, ReadingAndFailedAttemptsLeaveNoTrace) {
   Scratch scratch;
   std::string path = scratch / "store";

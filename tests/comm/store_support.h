@@ -115,6 +115,12 @@ struct Usage {
   }
   bool operator==(const Usage&) const = default;
 };
+/// Whether they are again what they were. A thread that was joined may be listed for a moment more.
+inline bool returns_to(const Usage& before) {
+  auto start = Clock::now();
+  while (!(Usage() == before) && seconds_since(start) < 2) std::this_thread::sleep_for(1ms);
+  return Usage() == before;
+}
 inline void PrintTo(const Usage& usage, std::ostream* out) {
   *out << usage.threads << " threads, " << usage.descriptors << " descriptors";
 }

@@ -33,6 +33,8 @@ class Board {
   /// Carries out a well-formed request (see defect()) and answers those that waited for what it brought. Nothing if
   /// the request has to wait.
   std::optional<Reply> apply(const Request& request);
+  /// Whether something is missing that the request needs.
+  bool lacks(const Request& request) const { return first_missing(request) != nullptr; }
   /// Whether apply() would change something now.
   bool takes_effect(const Request& request) const;
   /// Puts a request that has to wait in the line.

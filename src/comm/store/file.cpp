@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/check.h"
 #include "comm/store/board.h"
@@ -22,6 +23,7 @@ struct FileStore::Impl {
 
   std::mutex mutex;
   std::condition_variable changed;
+  bool watched = false;  // one of the threads that wait looks at the file
   store::Board board;
   store::Log log;
   const pid_t process = ::getpid();
@@ -73,24 +75,31 @@ std::optional<Reply> FileStore::Impl::attempt(const store::Request& request, boo
 Reply FileStore::Impl::call(const store::Request& request, const store::Waiting& waiting) {
   check<StoreError>(process == ::getpid(), "FileStore", "{} was opened before a fork; the child has to open it again",
                     log.path());
-  // A file on another host's disk tells nobody that it changed, so those who wait look: soon at first, then seldom.
-  // A lock is given back soon, but to whoever comes first: for that they look often.
-  constexpr std::chrono::microseconds first(50), last(10000), last_of_lock(200);
-  auto pause = first;
   store::Wakers wakers(waiting, [this] {
     std::lock_guard lock(mutex);
     changed.notify_all();
   });
   std::unique_lock lock(mutex);
+  struct PassOn {  // the watch, to another that waits
+    Impl& impl;
+    ~PassOn() { impl.changed.notify_one(); }
+  } pass_on{*this};
+
+  // A file on another host's disk tells nobody that it changed, so one of those who wait looks: soon at first, then
+  // seldom. A lock is given back soon, but to whoever comes first: for that each looks often.
+  constexpr std::chrono::microseconds first(50), last(10000), last_of_lock(200);
+  auto pause = first;
+  bool locked = true;
   while (true) {
-    bool locked = false;
-    if (auto reply = attempt(request, locked)) return std::move(*reply);
+    if (locked || !watched || !board.lacks(request))
+      if (auto reply = attempt(request, locked)) return std::move(*reply);
     auto now = Clock::now();
     if (waiting.stopped() || now >= waiting.deadline) return board.ended(request);
-    if (changed.wait_until(lock, std::min(waiting.deadline, now + pause)) == std::cv_status::no_timeout)
-      pause = first;
-    else
-      pause = std::min(pause * 2, locked ? last_of_lock : last);
+    bool watches = !std::exchange(watched, true);
+    auto until = watches || locked ? std::min(waiting.deadline, now + pause) : waiting.deadline;
+    bool told = changed.wait_until(lock, until) == std::cv_status::no_timeout;
+    if (watches) watched = false;
+    pause = told ? first : std::min(pause * 2, locked ? last_of_lock : last);
   }
 }
 
