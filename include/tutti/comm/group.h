@@ -27,10 +27,6 @@ struct RankFailure : Error {
 struct MismatchError : Error {
   using Error::Error;
 };
-/// Ranks did not come in time: the text says which, and what each did last.
-struct TimeoutError : Error {
-  using Error::Error;
-};
 
 namespace comm {
 class RankGroup;
