@@ -4,10 +4,11 @@
 # `struct Gelu` in the same file,
 #   include/tutti/pointwise/functions.h   gelu(x), gelu_(x), which writes its first argument, and gelu_out(out, x)
 #   include/tutti/pointwise/methods.inc   x.gelu() and x.gelu_(), members of Tensor, where the first argument is named x
+# A line TUTTI_DEFAULTS(elu, alpha = 1) before it gives arguments default values.
 # TUTTI_POINTWISE_PURE is the same without gelu_. Files are written only when their content changes.
 # With -DCHECK=ON nothing is written, and it fails if a file is not current. -DROOT=DIR names another tree.
 
-cmake_minimum_required(VERSION 3.22)
+cmake_minimum_required(VERSION 3.25)
 
 if(NOT ROOT)
   get_filename_component(ROOT "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
@@ -46,10 +47,17 @@ function(restore text result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-# "x, y" -> "const Tensor& x, const Tensor& y"
-function(const_parameters arguments result)
-  list(TRANSFORM arguments PREPEND "const Tensor& ")
-  list(JOIN arguments ", " joined)
+# "x, y" -> "const Tensor& x, const Tensor& y"; an argument that has a default gets it.
+function(const_parameters function arguments result)
+  set(parameters "")
+  foreach(argument IN LISTS arguments)
+    set(parameter "const Tensor& ${argument}")
+    if(DEFINED default_${function}_${argument})
+      string(APPEND parameter " = ${default_${function}_${argument}}")
+    endif()
+    list(APPEND parameters "${parameter}")
+  endforeach()
+  list(JOIN parameters ", " joined)
   set(${result} "${joined}" PARENT_SCOPE)
 endfunction()
 
@@ -75,6 +83,17 @@ foreach(source IN LISTS sources)
     endif()
     set(comment "")
 
+    if(line MATCHES "^TUTTI_DEFAULTS\\((${identifier}), (.*)\\)$")
+      set(function "${CMAKE_MATCH_1}")
+      string(REPLACE ", " ";" defaults "${CMAKE_MATCH_2}")
+      foreach(default IN LISTS defaults)
+        if(NOT default MATCHES "^(${identifier}) = ([-+.0-9e]+)$")
+          message(FATAL_ERROR "${room}: '${default}' is not the default of an argument, like 'alpha = 1'")
+        endif()
+        set(default_${function}_${CMAKE_MATCH_1} "${CMAKE_MATCH_2}")
+      endforeach()
+    endif()
+
     if(line MATCHES "^TUTTI_POINTWISE(_PURE)?\\((${identifier}), (${identifier}), ([A-Za-z0-9_, ]+)\\)")
       set(pure "${CMAKE_MATCH_1}")
       set(struct "${CMAKE_MATCH_2}")
@@ -88,8 +107,8 @@ foreach(source IN LISTS sources)
 
       set(rest ${arguments})
       list(POP_FRONT rest first)
-      const_parameters("${arguments}" all_const)
-      const_parameters("${rest}" rest_const)
+      const_parameters(${function} "${arguments}" all_const)
+      const_parameters(${function} "${rest}" rest_const)
       set(comma "")
       if(rest)
         set(comma ", ")

@@ -22,7 +22,7 @@
 namespace tutti::amp {
 
 /// Inside, operators cast their floating-point inputs by the policy in their descriptor: products run in `dtype`, what
-/// needs range or precision (losses, norms, exp, softmax) in f32, everything else as it comes.
+/// needs range or precision (losses, norms, sums, softmax) in f32, everything else as it comes.
 class [[nodiscard]] Autocast {
  public:
   explicit Autocast(DType dtype = DType::bf16, bool enabled = true);

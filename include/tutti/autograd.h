@@ -15,10 +15,6 @@ namespace tutti {
 
 // ---- Asking for gradients
 
-struct BackwardOptions {
-  bool retain_graph = false;  // keep what nodes saved, so that the graph can be used again
-  bool create_graph = false;  // record the computation of the gradients: gradients of gradients (implies retain_graph)
-};
 /// Accumulates the gradients of all leaves into the gradient sink. Undefined gradients stand for 1 (scalars only).
 void backward(const TensorList& outputs, const TensorList& gradients = {}, BackwardOptions options = {});
 
@@ -30,6 +26,11 @@ struct GradOptions {
 /// The gradients of outputs with respect to inputs, returned instead of accumulated.
 TensorList grad(const TensorList& outputs, const TensorList& inputs, const GradOptions& options = {},
                 const TensorList& gradients = {});
+/// Of one tensor by one: grad(loss, w). A template so that grad({loss}, {w}) stays a list.
+template <std::derived_from<Tensor> T, std::derived_from<Tensor> U>
+Tensor grad(const T& output, const U& input, const GradOptions& options = {}, const Tensor& gradient = {}) {
+  return grad(TensorList{output}, TensorList{input}, options, TensorList{gradient})[0];
+}
 
 // ---- Where leaf gradients go
 
@@ -44,9 +45,9 @@ class GradientSink {
 };
 /// The current sink: the context's, or the default one.
 GradientSink& gradient_sink();
-class SinkGuard {
+class [[nodiscard]] SinkGuard {
  public:
-  explicit SinkGuard(GradientSink& sink) : saved_(context().sink) { context().sink = &sink; }
+  [[nodiscard]] explicit SinkGuard(GradientSink& sink) : saved_(context().sink) { context().sink = &sink; }
   ~SinkGuard() { context().sink = saved_; }
   SinkGuard(const SinkGuard&) = delete;
   SinkGuard& operator=(const SinkGuard&) = delete;
@@ -136,6 +137,10 @@ class Function : public FunctionBase {
       return function->forward(std::forward<Args>(args)...);
     };
     using Result = decltype(run());
+    static_assert(
+        std::same_as<Result, Tensor> || std::same_as<Result, TensorList>,
+        "Function::forward must return a Tensor, or a TensorList where it has several results (no pair, tuple "
+        "or reference); other values can be kept as members");
     if constexpr (std::same_as<Result, Tensor>) {
       return detail::finish_function(function, typeid(Derived).name(), inputs, {run()})[0];
     } else {
@@ -154,8 +159,8 @@ TensorList checkpoint(std::function<TensorList(const TensorList&)> f, const Tens
 Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input);
 
 /// Inside, every node remembers where it was made; an error or a NaN in backward names that place.
-struct AnomalyMode : ModeGuard {
-  AnomalyMode() : ModeGuard(kAnomalyMode, 0) {}
+struct [[nodiscard]] AnomalyMode : ModeGuard {
+  [[nodiscard]] AnomalyMode() : ModeGuard(kAnomalyMode, 0) {}
 };
 
 struct GradcheckOptions {

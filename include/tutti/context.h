@@ -41,10 +41,12 @@ struct Context {
 /// The calling thread's context.
 Context& context();
 
+// Guards are to be given a name, `NoGrad guard;`: one without is gone at the end of its line.
+
 /// Installs a context for the lifetime of the guard; what a thread started by the library does first.
-class ContextGuard {
+class [[nodiscard]] ContextGuard {
  public:
-  explicit ContextGuard(Context replacement);
+  [[nodiscard]] explicit ContextGuard(Context replacement);
   ~ContextGuard();
   ContextGuard(const ContextGuard&) = delete;
   ContextGuard& operator=(const ContextGuard&) = delete;
@@ -54,9 +56,11 @@ class ContextGuard {
 };
 
 /// Sets or clears mode bits for the lifetime of the guard.
-class ModeGuard {
+class [[nodiscard]] ModeGuard {
  public:
-  ModeGuard(uint32_t set, uint32_t clear) : saved_(context().modes) { context().modes = (saved_ & ~clear) | set; }
+  [[nodiscard]] ModeGuard(uint32_t set, uint32_t clear) : saved_(context().modes) {
+    context().modes = (saved_ & ~clear) | set;
+  }
   ~ModeGuard() { context().modes = saved_; }
   ModeGuard(const ModeGuard&) = delete;
   ModeGuard& operator=(const ModeGuard&) = delete;
@@ -66,9 +70,9 @@ class ModeGuard {
 };
 
 /// Inside, operators may use this many threads.
-class ThreadsGuard {
+class [[nodiscard]] ThreadsGuard {
  public:
-  explicit ThreadsGuard(int threads) : saved_(context().threads) { context().threads = threads; }
+  [[nodiscard]] explicit ThreadsGuard(int threads) : saved_(context().threads) { context().threads = threads; }
   ~ThreadsGuard() { context().threads = saved_; }
   ThreadsGuard(const ThreadsGuard&) = delete;
   ThreadsGuard& operator=(const ThreadsGuard&) = delete;
@@ -78,9 +82,9 @@ class ThreadsGuard {
 };
 
 /// Inside, new tensors are made on this device unless their options say otherwise.
-class DeviceGuard {
+class [[nodiscard]] DeviceGuard {
  public:
-  explicit DeviceGuard(Device device) : saved_(context().device) { context().device = device; }
+  [[nodiscard]] explicit DeviceGuard(Device device) : saved_(context().device) { context().device = device; }
   ~DeviceGuard() { context().device = saved_; }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
@@ -89,18 +93,36 @@ class DeviceGuard {
   Device saved_;
 };
 
-struct NoGrad : ModeGuard {
-  NoGrad() : ModeGuard(0, kGradMode) {}
+/// Inside, floating-point numbers make tensors of this dtype unless options name another.
+class [[nodiscard]] DefaultDTypeGuard {
+ public:
+  [[nodiscard]] explicit DefaultDTypeGuard(DType dtype);
+  ~DefaultDTypeGuard() { context().default_dtype = saved_; }
+  DefaultDTypeGuard(const DefaultDTypeGuard&) = delete;
+  DefaultDTypeGuard& operator=(const DefaultDTypeGuard&) = delete;
+
+ private:
+  DType saved_;
 };
-struct EnableGrad : ModeGuard {
-  EnableGrad() : ModeGuard(kGradMode, kInferenceMode) {}
+/// The same for good. Like everything in the context, it is the calling thread's, and that of threads it starts through
+/// the library.
+void set_default_dtype(DType dtype);
+inline DType default_dtype() { return context().default_dtype; }
+/// How many threads an operator may use; 0 is the device's share, which it is to begin with. See ThreadsGuard.
+void set_num_threads(int threads);
+
+struct [[nodiscard]] NoGrad : ModeGuard {
+  [[nodiscard]] NoGrad() : ModeGuard(0, kGradMode) {}
 };
-struct InferenceMode : ModeGuard {
-  InferenceMode() : ModeGuard(kInferenceMode, kGradMode) {}
+struct [[nodiscard]] EnableGrad : ModeGuard {
+  [[nodiscard]] EnableGrad() : ModeGuard(kGradMode, kInferenceMode) {}
+};
+struct [[nodiscard]] InferenceMode : ModeGuard {
+  [[nodiscard]] InferenceMode() : ModeGuard(kInferenceMode, kGradMode) {}
 };
 /// Inside, writing a tensor in place leaves its version as it was: for code that restores what it changes.
-struct PreserveVersion : ModeGuard {
-  PreserveVersion() : ModeGuard(kPreserveVersion, 0) {}
+struct [[nodiscard]] PreserveVersion : ModeGuard {
+  [[nodiscard]] PreserveVersion() : ModeGuard(kPreserveVersion, 0) {}
 };
 inline bool grad_enabled() { return context().modes & kGradMode; }
 

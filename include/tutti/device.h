@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -27,8 +28,12 @@ struct Device {
   std::string str() const;
 };
 
+inline std::string to_string(Device device) { return device.str(); }
+std::ostream& operator<<(std::ostream& out, Device device);
+
 /// Divides this process's cores into `count` logical devices cpu:0 ... cpu:count-1. Each gets cores/count of them, and
-/// at least one. Tensors on devices that no longer exist keep their data and can still be copied away.
+/// at least one; there is one device until this is called. A new tensor on a device beyond them is a DeviceError; those
+/// on devices that no longer exist keep their data and can still be copied away.
 void set_cpu_devices(int count);
 int cpu_devices();
 /// How many threads an operator on this logical device may use.

@@ -4,6 +4,8 @@
 #include <bit>
 #include <complex>
 #include <cstdint>
+#include <iosfwd>
+#include <string>
 #include <string_view>
 
 #include "tutti/shape.h"
@@ -36,6 +38,8 @@ constexpr size_t size_of(DType t) {
   return sizes[static_cast<int>(t)];
 }
 std::string_view name(DType t);
+inline std::string to_string(DType t) { return std::string(name(t)); }
+std::ostream& operator<<(std::ostream& out, DType t);
 
 /// The common type of two by the field's category rules: f32+i64 → f32, i8+u8 → i16, bf16+f16 → f32, f64+c64 → c128.
 DType promote(DType a, DType b);
@@ -102,6 +106,9 @@ TUTTI_DTYPE_OF(std::complex<double>, DType::c128)
 #undef TUTTI_DTYPE_OF
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::dtype;
+/// A C++ type that some dtype holds as it is.
+template <class T>
+concept Element = requires { DTypeOf<T>::dtype; };
 
 /// Calls `f.template operator()<T>()` with the C++ type of `t`.
 template <class F>

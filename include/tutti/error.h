@@ -35,8 +35,28 @@ struct IndexError : Error {
 struct ValueError : Error {
   using Error::Error;
 };
+/// The system has not the memory that was asked for.
+struct MemoryError : Error {
+  using Error::Error;
+};
 /// A file that cannot be read or written, or does not hold what it should.
 struct FileError : Error {
+  using Error::Error;
+};
+/// A wait that took longer than its timeout; the text says what did not come.
+struct TimeoutError : Error {
+  using Error::Error;
+};
+/// A wait that the program itself ended.
+struct CancelledError : Error {
+  using Error::Error;
+};
+/// A store (comm/store.h) that cannot do what it was asked, or does not hold what it should.
+struct StoreError : Error {
+  using Error::Error;
+};
+/// A peer that cannot be reached, was lost, or did not prove who it is.
+struct ConnectionError : Error {
   using Error::Error;
 };
 /// Misuse of autograd: no graph, freed graph, in-place on a leaf, ...

@@ -1,5 +1,29 @@
 // Operators and the one way to run them. An operator is a descriptor; call() takes a descriptor, inputs and attributes
-// and does everything else. See docs/architecture.md, "The way of the data", and src/ops/ for many examples.
+// and does everything else. See docs/architecture.md, "The way of the data", and src/ops/ for many examples. One of a
+// user's own, with its gradient:
+//
+//   struct Power { int64_t n; TUTTI_FIELDS(n) };
+//   const Operator power_op{
+//       .name = "power",
+//       .infer = [](const Call& c, std::span<TensorSpec> out) {  // shapes and dtypes alone: it runs for meta tensors
+//       too
+//         if (c.input(0).dtype() != f32) throw DTypeError("power: takes f32 only", "power");
+//         out[0] = {.sizes = c.input(0).sizes(), .dtype = f32, .device = c.input(0).device()};
+//       },
+//       .cpu = [](const Call& c) {  // inputs may have any strides, the output is as infer said (here: contiguous)
+//         Tensor x = c.input(0).detach().contiguous();
+//         const float* from = x.data<float>();
+//         float* to = c.output().data<float>();
+//         for (int64_t i = 0; i < x.numel(); ++i) to[i] = std::pow(from[i], static_cast<float>(c.as<Power>().n));
+//       },
+//       .gradient = [](GradientCall& c) {  // in differentiable operators, of which this is one: any order works
+//         Tensor x = c.input(0);
+//         Power less{c.as<Power>().n - 1};
+//         c.set(0, c.grad() * (less.n + 1) * call(power_op, {&x}, attributes(less)));
+//       },
+//       .saves_inputs = 1,  // bit 0: the gradient reads input 0
+//   };
+//   Tensor power(const Tensor& x, int64_t n) { Power a{n}; return call(power_op, {&x}, attributes(a)); }
 #pragma once
 
 #include <functional>
@@ -138,6 +162,7 @@ class GradientCall {
 };
 
 using Infer = void (*)(const Call&, std::span<TensorSpec> outputs);
+/// Writes the outputs, which are as `infer` said. Inputs are as the caller had them: of any strides, perhaps undefined.
 using Kernel = void (*)(const Call&);
 using Gradient = void (*)(GradientCall&);
 

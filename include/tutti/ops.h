@@ -17,6 +17,7 @@ inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }
 inline Tensor operator*(const Tensor& x, const Tensor& y) { return mul(x, y); }
 inline Tensor operator/(const Tensor& x, const Tensor& y) { return div(x, y); }
 inline Tensor operator%(const Tensor& x, const Tensor& y) { return remainder(x, y); }
+inline Tensor operator+(const Tensor& x) { return x; }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 inline Tensor operator==(const Tensor& x, const Tensor& y) { return eq(x, y); }
 inline Tensor operator!=(const Tensor& x, const Tensor& y) { return ne(x, y); }
@@ -30,6 +31,12 @@ inline Tensor operator^(const Tensor& x, const Tensor& y) { return bitwise_xor(x
 inline Tensor operator~(const Tensor& x) { return bitwise_not(x); }
 inline Tensor operator<<(const Tensor& x, int64_t y) { return shift_left(x, y); }
 inline Tensor operator>>(const Tensor& x, int64_t y) { return shift_right(x, y); }
+
+/// x + alpha · y and x - alpha · y in one pass.
+inline Tensor add(const Tensor& x, const Tensor& y, const Tensor& alpha) { return addcmul(x, y, alpha); }
+Tensor sub(const Tensor& x, const Tensor& y, const Tensor& alpha);
+/// NaN becomes `nan`, infinities the largest and smallest numbers of x's dtype.
+Tensor nan_to_num(const Tensor& x, const Tensor& nan = 0);
 
 // ---- create: new tensors
 
@@ -70,17 +77,34 @@ class NestedList {
   bool is_list_ = false;
 };
 Tensor tensor(std::initializer_list<NestedList> values, const Options& options = {});
+namespace detail {
+Tensor tensor_of_number(const Tensor& number, const Options& options);
+Tensor tensor_of_values(const void* values, size_t count, DType dtype, const Options& options);
+template <class R>
+using ValueOf = std::remove_cvref_t<decltype(*std::data(std::declval<const R&>()))>;
+}  // namespace detail
 template <Number T>
-Tensor tensor(T value, const Options& options = {});
-/// Copies the values in; the dtype is T's unless options name one.
-template <class T>
-Tensor tensor(std::span<const T> values, const Options& options = {});
-template <class T>
-Tensor tensor(const std::vector<T>& values, const Options& options = {}) {
-  return tensor(std::span<const T>(values), options);
+Tensor tensor(T value, const Options& options = {}) {
+  return detail::tensor_of_number(value, options);
 }
-/// A tensor over memory that the caller owns; `release` runs when the last view is gone.
-Tensor from_blob(void* data, const Shape& sizes, const Options& options = {}, std::function<void()> release = {},
+/// Copies the values of a vector, span, array or Shape; the dtype is that of its elements (for unsigned ones, which
+/// have no dtype, the next larger signed one) unless options name one.
+template <class R>
+  requires Value<detail::ValueOf<R>>
+Tensor tensor(const R& values, const Options& options = {}) {
+  using T = detail::ValueOf<R>;
+  if constexpr (Element<T>) {
+    return detail::tensor_of_values(std::data(values), std::size(values), dtype_of<T>, options);
+  } else {
+    std::vector<detail::Stored<T>> stored;
+    for (const T& value : values) stored.push_back(detail::store(value));
+    return detail::tensor_of_values(stored.data(), stored.size(), dtype_of<detail::Stored<T>>, options);
+  }
+}
+Tensor tensor(const std::vector<bool>& values, const Options& options = {});
+/// A tensor over memory that the caller owns; `release` runs when the last view is gone. Memory that is read-only may
+/// be given, but then nothing may write the tensor.
+Tensor from_blob(const void* data, const Shape& sizes, const Options& options = {}, std::function<void()> release = {},
                  std::optional<Shape> strides = {});
 Tensor empty(const Shape& sizes, const Options& options = {}, MemoryFormat format = MemoryFormat::contiguous);
 Tensor empty_strided(const Shape& sizes, const Shape& strides, const Options& options = {});
@@ -98,9 +122,61 @@ Tensor linspace(double start, double stop, int64_t steps, const Options& options
 Tensor eye(int64_t rows, std::optional<int64_t> columns = {}, const Options& options = {});
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
+/// A list as the given diagonal of a square matrix, or the diagonal of a matrix as a list (a copy, unlike diagonal()).
+Tensor diag(const Tensor& x, int64_t diagonal = 0);
+/// One tensor of shape [n0, n1, ...] for each of the lists, of which it varies along the list's own dim. `by_columns`
+/// swaps the first two dims ("xy" indexing).
+TensorList meshgrid(const TensorList& lists, bool by_columns = false);
 /// [2, n] indices of the lower (upper) triangle of a rows×columns matrix.
 Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset = 0);
 Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset = 0);
+
+// With one option instead of a list of them.
+template <OneOption O>
+Tensor tensor(std::initializer_list<NestedList> values, O option) {
+  return tensor(values, detail::options_of(option));
+}
+template <class T, OneOption O>
+  requires requires(const T& values, Options options) { tensor(values, options); }
+Tensor tensor(const T& values, O option) {
+  return tensor(values, detail::options_of(option));
+}
+template <OneOption O>
+Tensor empty(const Shape& sizes, O option) {
+  return empty(sizes, detail::options_of(option));
+}
+template <OneOption O>
+Tensor zeros(const Shape& sizes, O option) {
+  return zeros(sizes, detail::options_of(option));
+}
+template <OneOption O>
+Tensor ones(const Shape& sizes, O option) {
+  return ones(sizes, detail::options_of(option));
+}
+template <OneOption O>
+Tensor full(const Shape& sizes, const Tensor& value, O option) {
+  return full(sizes, value, detail::options_of(option));
+}
+template <OneOption O>
+Tensor zeros_like(const Tensor& x, O option) {
+  return zeros_like(x, detail::options_of(option));
+}
+template <OneOption O>
+Tensor ones_like(const Tensor& x, O option) {
+  return ones_like(x, detail::options_of(option));
+}
+template <OneOption O>
+Tensor linspace(double start, double stop, int64_t steps, O option) {
+  return linspace(start, stop, steps, detail::options_of(option));
+}
+template <OneOption O>
+Tensor eye(int64_t size, O option) {
+  return eye(size, size, detail::options_of(option));
+}
+template <OneOption O>
+Tensor arange(const Tensor& stop, O option) {
+  return arange(stop, detail::options_of(option));
+}
 
 // ---- random: see random.h
 
@@ -118,6 +194,8 @@ Tensor view_dtype(const Tensor& x, DType dtype);
 Tensor reshape(const Tensor& x, const Shape& sizes);
 Tensor permute(const Tensor& x, const Shape& dims);
 Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1);
+/// Dim from[k] goes to place to[k]; the others keep their order.
+Tensor movedim(const Tensor& x, const Shape& from, const Shape& to);
 Tensor squeeze(const Tensor& x);
 Tensor squeeze(const Tensor& x, int64_t dim);
 Tensor unsqueeze(const Tensor& x, int64_t dim);
@@ -128,7 +206,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
              int64_t step = 1);
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
 TensorList split(const Tensor& x, int64_t length, int64_t dim = 0);
-TensorList split(const Tensor& x, const Shape& lengths, int64_t dim);
+TensorList split(const Tensor& x, const Shape& lengths, int64_t dim = 0);
 TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim = 0);
 TensorList unbind(const Tensor& x, int64_t dim = 0);
 Tensor flatten(const Tensor& x, int64_t start = 0, int64_t end = -1);
@@ -141,10 +219,14 @@ Tensor flip(const Tensor& x, const Shape& dims);
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims = {});
 /// Tiles the tensor: repeats[k] times along dim k (new dims in front).
 Tensor repeat(const Tensor& x, const Shape& repeats);
+/// The same, but repeats may be fewer than the dims: they count from the last.
+Tensor tile(const Tensor& x, const Shape& repeats);
 /// Each element along dim `repeats` times in a row.
 Tensor repeat_interleave(const Tensor& x, int64_t repeats, int64_t dim);
 Tensor cat(const TensorList& tensors, int64_t dim = 0);
+Tensor& cat_out(Tensor& out, const TensorList& tensors, int64_t dim = 0);
 Tensor stack(const TensorList& tensors, int64_t dim = 0);
+Tensor& stack_out(Tensor& out, const TensorList& tensors, int64_t dim = 0);
 enum class PadMode : uint8_t { constant, reflect, replicate, circular };
 /// pads = {last dim before, last dim after, second to last before, ...}; negative pads crop.
 Tensor pad(const Tensor& x, const Shape& pads, PadMode mode = PadMode::constant, double value = 0);
@@ -156,7 +238,9 @@ Tensor sum_to(const Tensor& x, const Shape& sizes);
 
 // ---- reduce
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::optional<DType> dtype = {});
+Tensor& sum_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::optional<DType> dtype = {});
+Tensor& mean_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor prod(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::optional<DType> dtype = {});
 /// Largest and smallest over dims; ties share the gradient evenly.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
@@ -166,7 +250,19 @@ Tensor min(const Tensor& x);
 /// Along one dim, with the index of the first such element.
 ValuesIndices max(const Tensor& x, int64_t dim, bool keepdim = false);
 ValuesIndices min(const Tensor& x, int64_t dim, bool keepdim = false);
+/// Of two tensors, element by element: maximum() and minimum(). A whole number as the second argument is a dim.
+inline Tensor max(const Tensor& x, const Tensor& y) { return maximum(x, y); }
+inline Tensor min(const Tensor& x, const Tensor& y) { return minimum(x, y); }
+template <std::floating_point F>
+Tensor max(const Tensor& x, F y) {
+  return maximum(x, y);
+}
+template <std::floating_point F>
+Tensor min(const Tensor& x, F y) {
+  return minimum(x, y);
+}
 Tensor argmax(const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
+Tensor& argmax_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
 Tensor argmin(const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
 Tensor all(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor any(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
@@ -174,24 +270,40 @@ Tensor count_nonzero(const Tensor& x, const Shape& dims = {}, bool keepdim = fal
 /// Vector norm of order p (infinities and 0 too).
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false);
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, int64_t correction = 1);
-Tensor std(const Tensor& x, const Shape& dims = {}, bool keepdim = false, int64_t correction = 1);
+/// The standard deviation; x.std() as a method. (Not `std`, which is a namespace to everybody who uses this one.)
+Tensor stddev(const Tensor& x, const Shape& dims = {}, bool keepdim = false, int64_t correction = 1);
+/// The sum of the diagonal of a matrix.
+Tensor trace(const Tensor& x);
+/// The middle element in order, the lower of the two for an even number; NaN if there is one.
+Tensor median(const Tensor& x);
+ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor logsumexp(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-Tensor cumsum(const Tensor& x, int64_t dim);
-Tensor cumprod(const Tensor& x, int64_t dim);
-Tensor softmax(const Tensor& x, int64_t dim);
-Tensor log_softmax(const Tensor& x, int64_t dim);
+// With a dtype, the input is cast to it first.
+Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
+Tensor& cumsum_out(Tensor& out, const Tensor& x, int64_t dim);
+Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
+Tensor softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
+Tensor& softmax_out(Tensor& out, const Tensor& x, int64_t dim);
+Tensor log_softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
 
 // ---- matmul
 Tensor mm(const Tensor& a, const Tensor& b);
+Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b);
 Tensor mv(const Tensor& a, const Tensor& x);
 Tensor bmm(const Tensor& a, const Tensor& b);
+Tensor& bmm_out(Tensor& out, const Tensor& a, const Tensor& b);
 /// By the number of dims: dot, matrix-vector, matrix-matrix, or batched with broadcasting.
 Tensor matmul(const Tensor& a, const Tensor& b);
+Tensor& matmul_out(Tensor& out, const Tensor& a, const Tensor& b);
 /// beta·c + alpha·a@b
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+Tensor& addmm_out(Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 Tensor dot(const Tensor& a, const Tensor& b);
 Tensor outer(const Tensor& a, const Tensor& b);
+/// Sums over the last `dims` dims of a and the first of b, or over the dims named for each.
+Tensor tensordot(const Tensor& a, const Tensor& b, int64_t dims = 2);
+Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Shape& b_dims);
 /// einsum("bij,bjk->bik", {a, b}); ellipsis, repeated indices and implicit output too.
 Tensor einsum(std::string_view equation, const TensorList& operands);
 
@@ -210,9 +322,12 @@ inline constexpr NewAxisTag NewAxis{};
 /// One entry of x.index({...}): a number, a Slice, Ellipsis, NewAxis, a boolean mask or a tensor of indices.
 class Index {
  public:
-  Index(int64_t i) : value_(i) {}        // NOLINT
-  Index(int i) : value_(int64_t{i}) {}   // NOLINT
-  Index(bool b) : value_(tensor(b)) {}   // NOLINT: a mask of no dims, not the number 0 or 1
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  Index(I i) : value_(static_cast<int64_t>(detail::store(i))) {}  // NOLINT
+  template <std::same_as<bool> B>
+  Index(B b) : value_(tensor(b)) {}      // NOLINT: a mask of no dims, not the number 0 or 1
+  Index(const char* dots);               // NOLINT: "..." is Ellipsis; any other text is an IndexError
   Index(Slice s) : value_(s) {}          // NOLINT
   Index(EllipsisTag e) : value_(e) {}    // NOLINT
   Index(NewAxisTag n) : value_(n) {}     // NOLINT
@@ -233,6 +348,11 @@ Tensor& scatter_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+/// Rows along dim replaced by those of source, or by one value.
+Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value);
+Tensor& index_fill_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& value);
 Tensor masked_select(const Tensor& x, const Tensor& mask);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value);
 /// [n, dim] indices of the elements that are not zero, in row-major order.
@@ -241,6 +361,16 @@ ValuesIndices topk(const Tensor& x, int64_t k, int64_t dim = -1, bool largest = 
 /// Stable. NaN counts as the largest.
 ValuesIndices sort(const Tensor& x, int64_t dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, int64_t dim = -1, bool descending = false);
+/// The k-th smallest along dim, k from 1 on.
+ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim = -1, bool keepdim = false);
+/// The different values in ascending order; for each element of x the index of its value (in x's shape); how often each
+/// occurs. Every NaN is a value of its own.
+struct Unique {
+  Tensor values, inverse, counts;
+};
+Unique unique(const Tensor& x);
+/// How often each of 0, 1, ... occurs in a list of integers, or the sum of its weights; at least `least` entries.
+Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 /// i64 ones and zeros with a new last dim of `classes` (-1: the largest index + 1).
 Tensor one_hot(const Tensor& index, int64_t classes = -1);
 

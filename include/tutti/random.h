@@ -1,11 +1,18 @@
-// Random numbers. A Generator is a seed and a position in an endless stream of numbers; element i of a tensor takes the
-// i-th number after the position, so results do not depend on how many threads fill the tensor. The current generator
-// is part of the thread context: every rank has its own.
+// Random numbers. A Generator is a seed and a position in an endless stream of numbers. Which of the numbers after the
+// position an element of a tensor takes depends on its index alone (Note [Random streams] in src/ops/random/philox.h),
+// so results do not depend on how many threads fill the tensor; a call then advances the position by whole groups of
+// blocks of four numbers, some of which no element may have used.
+//
+// The current generator is part of the thread context. The main thread starts with seed 0 and every rank with one of
+// its own, so that programs repeat themselves. Any other thread, on which a program started it itself, takes the next
+// of a row of seeds when it first draws: threads never draw the same numbers, but which thread gets which is up to
+// their order. Call manual_seed in it where that matters.
 #pragma once
 
 #include <atomic>
 #include <memory>
 
+#include "tutti/fields.h"
 #include "tutti/tensor.h"
 
 namespace tutti {
@@ -14,6 +21,7 @@ class Generator {
  public:
   struct State {
     uint64_t seed = 0, position = 0;
+    TUTTI_FIELDS(seed, position)
     friend bool operator==(const State&, const State&) = default;
   };
   explicit Generator(uint64_t seed = 0) : seed_(seed) {}
@@ -38,16 +46,28 @@ void manual_seed(uint64_t seed);
 Tensor rand(const Shape& sizes, const Options& options = {});
 /// Normal with mean 0 and deviation 1.
 Tensor randn(const Shape& sizes, const Options& options = {});
+template <OneOption O>
+Tensor rand(const Shape& sizes, O option) {
+  return rand(sizes, detail::options_of(option));
+}
+template <OneOption O>
+Tensor randn(const Shape& sizes, O option) {
+  return randn(sizes, detail::options_of(option));
+}
 /// Integers in [low, high).
 Tensor randint(int64_t low, int64_t high, const Shape& sizes, const Options& options = {});
+/// From 0 on.
+inline Tensor randint(int64_t high, const Shape& sizes, const Options& options = {}) {
+  return randint(0, high, sizes, options);
+}
 /// 0 ... n-1 in random order.
 Tensor randperm(int64_t n, const Options& options = {});
 Tensor rand_like(const Tensor& x, const Options& options = {});
 Tensor randn_like(const Tensor& x, const Options& options = {});
 /// 1 with the probability given by each element of p, else 0; dtype of p.
 Tensor bernoulli(const Tensor& p);
-/// `count` indices drawn by the weights in the last dim, with or without putting back.
-Tensor multinomial(const Tensor& weights, int64_t count, bool replacement = true);
+/// `count` indices drawn by the weights in the last dim; unless they are put back (replacement), no index comes twice.
+Tensor multinomial(const Tensor& weights, int64_t count, bool replacement = false);
 /// Zeroes elements with probability p and scales the rest by 1/(1-p); the identity when not training.
 Tensor dropout(const Tensor& x, double p, bool training = true);
 

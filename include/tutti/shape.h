@@ -2,8 +2,10 @@
 // that describing a tensor costs no allocation.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,10 +14,24 @@ namespace tutti {
 
 class Shape {
  public:
+  /// An integer of any type, so that zeros({v.size(), 4}) is no narrowing.
+  struct Entry {
+    int64_t value;
+    template <std::integral I>
+    constexpr Entry(I value) : value(static_cast<int64_t>(value)) {}  // NOLINT
+  };
+
   Shape() = default;
-  Shape(int64_t only) : size_(1) { inline_[0] = only; }  // NOLINT: sum(x, 1) and zeros(3) should read well
-  Shape(int only) : Shape(int64_t{only}) {}              // NOLINT
-  Shape(std::initializer_list<int64_t> list) { assign(list.begin(), list.size()); }
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  Shape(I only) : size_(1) {  // NOLINT: sum(x, 1) and zeros(3) should read well
+    inline_[0] = static_cast<int64_t>(only);
+  }
+  Shape(std::initializer_list<Entry> list) {
+    resize(list.size());
+    int64_t* p = data();
+    for (Entry e : list) *p++ = e.value;
+  }
   Shape(std::span<const int64_t> list) { assign(list.data(), list.size()); }     // NOLINT
   Shape(const std::vector<int64_t>& list) { assign(list.data(), list.size()); }  // NOLINT
   Shape(size_t count, int64_t value) {
@@ -119,5 +135,6 @@ class Shape {
 
 /// "[2, 3]"
 std::string to_string(const Shape& shape);
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <complex>
 #include <functional>
 #include <iosfwd>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,6 +33,14 @@ struct Options {
   bool requires_grad = false;
 };
 
+/// zeros({2, 3}, f64) and zeros({2, 3}, Device("cpu:1")): short for options that name one thing.
+template <class T>
+concept OneOption = std::same_as<T, DType> || std::same_as<T, Device>;
+namespace detail {
+inline Options options_of(DType dtype) { return {.dtype = dtype}; }
+inline Options options_of(Device device) { return {.device = device}; }
+}  // namespace detail
+
 template <class T>
 concept Number =
     std::is_arithmetic_v<T> || std::same_as<T, std::complex<float>> || std::same_as<T, std::complex<double>>;
@@ -41,11 +50,52 @@ struct Handle {
   std::atomic<uint32_t> references{0};
 };
 void destroy_tensor(Handle* handle) noexcept;
+
+[[noreturn]] void does_not_fit(uint64_t value);  // into i64
+[[noreturn]] void does_not_fit(int64_t value, uint64_t largest);
+
+// The type in which a tensor keeps values of a C++ type: itself, or the next larger integer that a dtype has.
+template <class T>
+auto stored() {
+  if constexpr (Element<T>)
+    return T();
+  else if constexpr (std::is_floating_point_v<T>)
+    return double();
+  else if constexpr (sizeof(T) == 1)
+    return std::conditional_t<std::is_signed_v<T>, int8_t, uint8_t>();
+  else if constexpr (sizeof(T) == 2 && std::is_unsigned_v<T>)
+    return int32_t();
+  else
+    return int64_t();
+}
+template <class T>
+using Stored = decltype(stored<T>());
+template <class T>
+Stored<T> store(T value) {
+  if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) does_not_fit(value);
+  return static_cast<Stored<T>>(value);
+}
+template <class T>
+T restore(Stored<T> value) {
+  if constexpr (std::is_unsigned_v<T> && !std::same_as<T, Stored<T>>)
+    if (value < 0 || static_cast<uint64_t>(value) > std::numeric_limits<T>::max())
+      does_not_fit(value, std::numeric_limits<T>::max());
+  return static_cast<T>(value);
+}
 }  // namespace detail
+
+/// What a tensor can be made from and read as: the dtypes' own types, and all other numbers by way of the nearest.
+template <class T>
+concept Value = Element<T> || Number<T>;
 
 struct ValuesIndices;
 class Index;
-struct BackwardOptions;
+
+struct BackwardOptions {
+  bool retain_graph = false;  // keep what nodes saved, so that the graph can be used again
+  bool create_graph = false;  // record the computation of the gradients: gradients of gradients (implies retain_graph)
+};
 
 /// A registered hook; `remove()` takes it away again. Dropping the handle leaves the hook in place.
 class HookHandle {
@@ -69,7 +119,7 @@ class Tensor {
     if constexpr (std::same_as<T, bool>)
       *this = from_bool(value);
     else if constexpr (std::is_integral_v<T>)
-      *this = from_int(static_cast<int64_t>(value));
+      *this = from_int(static_cast<int64_t>(detail::store(value)));
     else if constexpr (std::is_floating_point_v<T>)
       *this = from_double(static_cast<double>(value));
     else
@@ -77,17 +127,24 @@ class Tensor {
   }
   Tensor(const Tensor& other) : handle_(other.handle_) { retain(); }
   Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Tensor& operator=(const Tensor& other) {
-    Tensor(other).swap(*this);
+  Tensor& operator=(const Tensor& other) & {
+    Tensor copy(other);
+    copy.swap(*this);
     return *this;
   }
-  Tensor& operator=(Tensor&& other) noexcept {
-    Tensor(std::move(other)).swap(*this);
+  Tensor& operator=(Tensor&& other) & noexcept {
+    Tensor moved(std::move(other));
+    moved.swap(*this);
     return *this;
   }
+  /// x[0] = 5 would only make a temporary handle mean something else: say x[0].copy_(5) or x.index_put_({0}, 5).
+  void operator=(const Tensor& other) && = delete;
   ~Tensor() { release(); }
-  void swap(Tensor& other) noexcept { std::swap(handle_, other.handle_); }
-  void reset() { Tensor().swap(*this); }
+  void swap(Tensor& other) & noexcept { std::swap(handle_, other.handle_); }
+  void reset() & {
+    Tensor nothing;
+    nothing.swap(*this);
+  }
 
   bool defined() const { return handle_; }
   explicit operator bool() const = delete;  // defined()? item<bool>()? say which
@@ -121,21 +178,38 @@ class Tensor {
     check_dtype(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
-  /// The value of a one-element tensor, converted to T.
+  /// The value of a one-element tensor as a T. Fractions are cut off; what T cannot hold at all (1e30 or NaN in an int,
+  /// -1 in an unsigned, an imaginary part in a double) is a ValueError.
   template <Number T>
   T item() const {
+    using Limits = std::numeric_limits<T>;
     if constexpr (std::same_as<T, bool>)
       return item_complex() != std::complex<double>(0);
     else if constexpr (std::is_integral_v<T>)
-      return static_cast<T>(item_int());
+      return static_cast<T>(item_int(std::is_signed_v<T> ? static_cast<int64_t>(Limits::min()) : 0,
+                                     static_cast<uint64_t>(Limits::max())));
     else if constexpr (std::is_floating_point_v<T>)
-      return static_cast<T>(item_double());
+      return static_cast<T>(item_double(static_cast<double>(Limits::max())));
     else
       return T(item_complex());
   }
-  /// All elements in row-major order, converted to T.
-  template <class T>
-  std::vector<T> to_vector() const;
+  /// All elements in row-major order, converted to T as cast() does.
+  template <Value T>
+  std::vector<T> to_vector() const {
+    auto count = static_cast<size_t>(numel());
+    if constexpr (Element<T> && !std::same_as<T, bool>) {
+      std::vector<T> values(count);
+      copy_values(values.data(), dtype_of<T>);
+      return values;
+    } else {
+      using S = detail::Stored<T>;
+      auto stored = std::make_unique<S[]>(count);
+      copy_values(stored.get(), dtype_of<S>);
+      std::vector<T> values(count);
+      for (size_t i = 0; i < count; ++i) values[i] = detail::restore<T>(stored[i]);
+      return values;
+    }
+  }
 
   // ---- Storage
   size_t storage_bytes() const;
@@ -149,8 +223,11 @@ class Tensor {
   // ---- Conversion and copies
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
+  /// With .requires_grad, the result is one that requires a gradient (a detached one where nothing is converted).
   Tensor to(const Options& options) const;
   Tensor to(const char* device) const { return to(Device(device)); }
+  /// To the dtype and device of another.
+  Tensor type_as(const Tensor& other) const { return to(Options{other.dtype(), other.device()}); }
   Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
   Tensor clone(MemoryFormat format = MemoryFormat::preserve) const;
   Tensor& copy_(const Tensor& source);
@@ -174,6 +251,8 @@ class Tensor {
   /// Keeps .grad of a tensor that is not a leaf.
   void retain_grad();
   void backward() const;
+  /// loss.backward({.retain_graph = true})
+  void backward(const BackwardOptions& options) const;
   void backward(const Tensor& gradient, bool retain_graph = false, bool create_graph = false) const;
   /// Runs when the gradient of this tensor is known; what it returns (if defined) replaces the gradient.
   HookHandle register_hook(std::function<Tensor(const Tensor&)> hook) const;
@@ -191,20 +270,56 @@ class Tensor {
   Tensor squeeze(int64_t dim) const;
   Tensor unsqueeze(int64_t dim) const;
   Tensor expand(const Shape& sizes) const;
+  Tensor view_as(const Tensor& other) const { return view(other.sizes()); }
+  Tensor expand_as(const Tensor& other) const { return expand(other.sizes()); }
+  Tensor movedim(const Shape& from, const Shape& to) const;
   Tensor narrow(int64_t dim, int64_t start, int64_t length) const;
   Tensor slice(int64_t dim, std::optional<int64_t> start, std::optional<int64_t> stop = {}, int64_t step = 1) const;
   Tensor select(int64_t dim, int64_t index) const;
   TensorList split(int64_t length, int64_t dim = 0) const;
+  TensorList split(const Shape& lengths, int64_t dim = 0) const;
   TensorList chunk(int64_t chunks, int64_t dim = 0) const;
   TensorList unbind(int64_t dim = 0) const;
   Tensor flatten(int64_t start = 0, int64_t end = -1) const;
   Tensor diagonal(int64_t offset = 0, int64_t dim1 = 0, int64_t dim2 = 1) const;
+  Tensor unfold(int64_t dim, int64_t size, int64_t step) const;
+  Tensor flip(const Shape& dims) const;
+  Tensor roll(const Shape& shifts, const Shape& dims = {}) const;
+  Tensor repeat(const Shape& repeats) const;
+  Tensor tile(const Shape& repeats) const;
+  Tensor tril(int64_t diagonal = 0) const;
+  Tensor triu(int64_t diagonal = 0) const;
+  Tensor diag(int64_t diagonal = 0) const;
   /// x[i]: select along the first dim.
   Tensor operator[](int64_t index) const { return select(0, index); }
   /// x.index({Slice(0, 3), 1, Ellipsis, mask}): basic and advanced indexing, as in the field.
   Tensor index(const std::vector<Index>& indices) const;
   Tensor& index_put_(const std::vector<Index>& indices, const Tensor& value, bool accumulate = false);
+  Tensor gather(int64_t dim, const Tensor& index) const;
+  Tensor scatter(int64_t dim, const Tensor& index, const Tensor& source) const;
+  Tensor& scatter_(int64_t dim, const Tensor& index, const Tensor& source);
+  Tensor scatter_add(int64_t dim, const Tensor& index, const Tensor& source) const;
+  Tensor& scatter_add_(int64_t dim, const Tensor& index, const Tensor& source);
+  Tensor index_select(int64_t dim, const Tensor& index) const;
+  Tensor index_add(int64_t dim, const Tensor& index, const Tensor& source) const;
+  Tensor& index_add_(int64_t dim, const Tensor& index, const Tensor& source);
+  Tensor index_copy(int64_t dim, const Tensor& index, const Tensor& source) const;
+  Tensor& index_copy_(int64_t dim, const Tensor& index, const Tensor& source);
+  Tensor index_fill(int64_t dim, const Tensor& index, const Tensor& value) const;
+  Tensor& index_fill_(int64_t dim, const Tensor& index, const Tensor& value);
+  Tensor masked_select(const Tensor& mask) const;
+  Tensor masked_fill(const Tensor& mask, const Tensor& value) const;
   Tensor& masked_fill_(const Tensor& mask, const Tensor& value);
+  Tensor& fill_diagonal_(const Tensor& value);
+  /// This where the condition holds, other elsewhere.
+  Tensor where(const Tensor& condition, const Tensor& other) const;
+  Tensor nonzero() const;
+  ValuesIndices sort(int64_t dim = -1, bool descending = false) const;
+  Tensor argsort(int64_t dim = -1, bool descending = false) const;
+  ValuesIndices topk(int64_t k, int64_t dim = -1, bool largest = true, bool sorted = true) const;
+  Tensor one_hot(int64_t classes = -1) const;
+  bool equal(const Tensor& other) const;
+  bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false) const;
 
   Tensor sum(const Shape& dims = {}, bool keepdim = false) const;
   Tensor mean(const Shape& dims = {}, bool keepdim = false) const;
@@ -222,10 +337,19 @@ class Tensor {
   Tensor var(const Shape& dims = {}, bool keepdim = false, int64_t correction = 1) const;
   Tensor std(const Shape& dims = {}, bool keepdim = false, int64_t correction = 1) const;
   Tensor norm(double p = 2, const Shape& dims = {}, bool keepdim = false) const;
-  Tensor softmax(int64_t dim) const;
-  Tensor log_softmax(int64_t dim) const;
+  Tensor count_nonzero(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor median() const;
+  ValuesIndices median(int64_t dim, bool keepdim = false) const;
+  Tensor trace() const;
+  Tensor logsumexp(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor cumsum(int64_t dim, std::optional<DType> dtype = {}) const;
+  Tensor cumprod(int64_t dim, std::optional<DType> dtype = {}) const;
+  Tensor softmax(int64_t dim, std::optional<DType> dtype = {}) const;
+  Tensor log_softmax(int64_t dim, std::optional<DType> dtype = {}) const;
   Tensor matmul(const Tensor& other) const;
   Tensor mm(const Tensor& other) const;
+  Tensor mv(const Tensor& vector) const;
+  Tensor bmm(const Tensor& other) const;
   Tensor dot(const Tensor& other) const;
   Tensor real() const;
   Tensor imag() const;
@@ -241,6 +365,17 @@ class Tensor {
   Tensor& uniform_(double low = 0, double high = 1);
   Tensor& normal_(double mean = 0, double std = 1);
   Tensor& bernoulli_(double p = 0.5);
+  /// Integers in [low, high).
+  Tensor& random_(int64_t low, int64_t high);
+  /// With density rate · exp(-rate · x).
+  Tensor& exponential_(double rate = 1);
+
+  /// this + alpha · y, and so on, in one pass.
+  Tensor add(const Tensor& y, const Tensor& alpha) const;
+  Tensor& add_(const Tensor& y, const Tensor& alpha);
+  Tensor sub(const Tensor& y, const Tensor& alpha) const;
+  Tensor& sub_(const Tensor& y, const Tensor& alpha);
+  Tensor nan_to_num(const Tensor& nan = 0) const;
 
 #include "tutti/pointwise/methods.inc"
 
@@ -248,6 +383,10 @@ class Tensor {
   Tensor& operator-=(const Tensor& y) { return sub_(y); }
   Tensor& operator*=(const Tensor& y) { return mul_(y); }
   Tensor& operator/=(const Tensor& y) { return div_(y); }
+  Tensor& operator%=(const Tensor& y) { return remainder_(y); }
+  Tensor& operator&=(const Tensor& y) { return bitwise_and_(y); }
+  Tensor& operator|=(const Tensor& y) { return bitwise_or_(y); }
+  Tensor& operator^=(const Tensor& y) { return bitwise_xor_(y); }
 
   /// For the library's own sources (src/tensor/impl.h).
   TensorImpl* impl() const { return reinterpret_cast<TensorImpl*>(handle_); }
@@ -264,9 +403,10 @@ class Tensor {
   static Tensor from_int(int64_t value);
   static Tensor from_double(double value);
   static Tensor from_complex(std::complex<double> value);
-  int64_t item_int() const;
-  double item_double() const;
+  uint64_t item_int(int64_t low, uint64_t high) const;
+  double item_double(double limit) const;
   std::complex<double> item_complex() const;
+  void copy_values(void* to, DType dtype) const;
   void check_dtype(DType wanted) const;
 
   detail::Handle* handle_ = nullptr;

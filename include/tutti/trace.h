@@ -13,7 +13,7 @@ class Tracer {
                     std::span<Tensor> outputs) = 0;
 };
 
-class TraceGuard {
+class [[nodiscard]] TraceGuard {
  public:
   explicit TraceGuard(Tracer& tracer) : mode_(kTraceMode, 0), saved_(context().tracer) { context().tracer = &tracer; }
   ~TraceGuard() { context().tracer = saved_; }

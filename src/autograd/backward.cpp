@@ -61,8 +61,9 @@ class LeafSink final : public GradientSink {
 Tensor root_gradient(const Tensor& output, const Tensor& given, const char* operation) {
   check<GradError>(
       output.defined() && output.requires_grad(), operation,
-      "{} does not require a gradient: nothing it was made from had requires_grad_(), or it was made inside "
-      "NoGrad or from detached tensors",
+      "{} does not require a gradient: nothing it was made from had requires_grad_(), or it was made inside NoGrad or "
+      "InferenceMode, from detached tensors, or through an operator that has no gradient (a comparison, argmax, "
+      "integers)",
       output);
   if (!given.defined()) {
     check<GradError>(output.numel() == 1, operation,

@@ -118,8 +118,10 @@ bool check_against_differences(const Body& f, const TensorList& given, const Gra
         double found = imaginary ? v.imag() : v.real();
         if (close(found, numeric, options)) continue;
         if (!options.throw_on_failure) return false;
-        fail<GradError>(name, "input {} ({}), element {}{}: the gradient is {}, differences say {}", positions[k],
-                        wanted[k], e, imaginary ? " (imaginary part)" : "", found, numeric);
+        bool coarse = wanted[k].dtype() != DType::f64 && wanted[k].dtype() != DType::c128;
+        fail<GradError>(name, "input {} ({}), element {}{}: the gradient is {}, differences say {}{}", positions[k],
+                        wanted[k], e, imaginary ? " (imaginary part)" : "", found, numeric,
+                        coarse ? "; differences need more digits than this dtype has: use f64 or c128" : "");
       }
   }
   return true;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace tutti {
 
 Context& context() {
@@ -11,5 +13,17 @@ Context& context() {
 
 ContextGuard::ContextGuard(Context replacement) : saved_(std::exchange(context(), std::move(replacement))) {}
 ContextGuard::~ContextGuard() { context() = std::move(saved_); }
+
+void set_default_dtype(DType dtype) {
+  check<DTypeError>(is_floating(dtype), "set_default_dtype", "{} is not a floating-point dtype", dtype);
+  context().default_dtype = dtype;
+}
+DefaultDTypeGuard::DefaultDTypeGuard(DType dtype) : saved_(context().default_dtype) { set_default_dtype(dtype); }
+
+void set_num_threads(int threads) {
+  check<ValueError>(threads >= 0, "set_num_threads",
+                    "{} threads asked for; give 1 or more, or 0 for the device's share", threads);
+  context().threads = threads;
+}
 
 }  // namespace tutti

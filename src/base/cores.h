@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tutti/device.h"
+#include "tutti/shape.h"
 
 namespace tutti {
 
@@ -11,5 +12,10 @@ namespace tutti {
 std::vector<int> process_cores();
 /// The cores of a logical device; never empty.
 std::vector<int> cores_list(Device device);
+
+/// Throws a DeviceError unless new tensors can be made there.
+void check_device(Device device, const char* operation);
+/// The same, and a ShapeError if a size is negative.
+void check_new(const Shape& sizes, Device device, const char* operation);
 
 }  // namespace tutti

@@ -73,4 +73,18 @@ void set_cpu_devices(int count) {
 }
 int cpu_devices() { return device_count; }
 
+void check_device(Device device, const char* operation) {
+  check<DeviceError>(device.kind != DeviceKind::cuda, operation, "{} was asked for, but Tutti was built without CUDA",
+                     device);
+  int count = device_count.load(std::memory_order_relaxed);
+  check<DeviceError>(!device.is_cpu() || (device.index >= 0 && device.index < count), operation,
+                     "there is no {}: this process has {} cpu device{}; set_cpu_devices(n) divides it into more",
+                     device, count, count == 1 ? "" : "s");
+}
+
+void check_new(const Shape& sizes, Device device, const char* operation) {
+  for (int64_t s : sizes) check<ShapeError>(s >= 0, operation, "sizes must not be negative: {}", sizes);
+  check_device(device, operation);
+}
+
 }  // namespace tutti

@@ -11,6 +11,8 @@
 #include <new>
 #include <vector>
 
+#include "base/check.h"
+
 #if defined(TUTTI_SANITIZE_ADDRESS) || defined(TUTTI_SANITIZE_THREAD)
 // Pools would hide use-after-free from the sanitizers.
 #define TUTTI_POOLS 0
@@ -40,10 +42,20 @@ unsigned cell_index() {
 }
 void count(int64_t bytes) { in_use[cell_index()].value.fetch_add(bytes, std::memory_order_relaxed); }
 
+// Of bytes that have been counted as in use.
 void* from_system(size_t bytes) {
   size_t align = bytes >= kHuge ? kHuge : kAlign;
   void* block = std::aligned_alloc(align, (bytes + align - 1) / align * align);
-  if (!block) throw std::bad_alloc();
+  if (!block) {
+    empty_cache();
+    block = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  }
+  if (!block) {
+    count(-static_cast<int64_t>(bytes));
+    auto gibibytes = [](auto n) { return static_cast<double>(n) / 0x1p30; };
+    fail<MemoryError>("allocate", "out of memory: {} bytes ({:.1f} GiB) were asked for, {:.1f} GiB are in use", bytes,
+                      gibibytes(bytes), gibibytes(statistics().bytes_in_use));
+  }
   if (bytes >= kHuge) madvise(block, bytes, MADV_HUGEPAGE);
   return block;
 }

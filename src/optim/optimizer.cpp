@@ -10,17 +10,17 @@
 namespace tutti::optim {
 
 void Optimizer::add_slots(const TensorList& parameters) {
+  constexpr const char* kName = "Optimizer";  // constructors come here, where name() is not known yet
   std::set<TensorImpl*> known;
   for (const auto& group : groups_)
     for (const Slot& slot : group) known.insert(slot.parameter.impl());
-  constexpr const char* kWho = "optimizer";  // constructors come here, when name() is not there yet
   std::vector<Slot> slots;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& p = parameters[i];
-    check<ValueError>(p.defined(), kWho, "parameter {} is undefined: a lazy module must have run once before", i);
-    check<ValueError>(p.is_leaf() && (p.is_floating() || p.is_complex()), kWho,
+    check<ValueError>(p.defined(), kName, "parameter {} is undefined: a lazy module must have run once before", i);
+    check<ValueError>(p.is_leaf() && (p.is_floating() || p.is_complex()), kName,
                       "parameter {} ({}) is not a leaf of a floating-point dtype", i, p);
-    check<ValueError>(known.insert(p.impl()).second, kWho, "parameter {} ({}) was given twice", i, p);
+    check<ValueError>(known.insert(p.impl()).second, kName, "parameter {} ({}) was given twice", i, p);
     slots.push_back({.parameter = p});
   }
   groups_.push_back(std::move(slots));
@@ -116,7 +116,14 @@ void Optimizer::load_state(const io::State& state) {
       }
     }
   }
-  for (size_t g = 0; g < groups.size(); ++g) load_options(g, groups[g].as<io::State>()["options"].as<io::State>());
+  std::vector<io::State> before;
+  for (size_t g = 0; g < groups.size(); ++g) before.push_back(options_state(g));
+  try {
+    for (size_t g = 0; g < groups.size(); ++g) load_options(g, groups[g].as<io::State>()["options"].as<io::State>());
+  } catch (...) {
+    for (size_t g = 0; g < groups.size(); ++g) load_options(g, before[g]);
+    throw;
+  }
   groups_ = std::move(fresh);
 }
 

@@ -34,7 +34,14 @@ void need_state(Slot& slot, size_t k, double value = 0) {
   Tensor s = is_dense(p.sizes(), p.strides())
                  ? empty_strided(p.sizes(), p.strides(), {.dtype = dtype, .device = p.device()})
                  : empty(p.sizes(), {.dtype = dtype, .device = p.device()});
-  slot.state[k] = s.fill_(value);
+  slot.state[k] = s.fill_(p.is_complex() ? Tensor(std::complex<double>(value, value)) : Tensor(value));
+}
+
+void check_slot(const char* optimizer, const Slot& slot, const Tensor& gradient) {
+  const Tensor& p = slot.parameter;
+  check<DeviceError>(p.device().is_cpu(), optimizer, "there is no kernel for parameters like {}", p);
+  check<ValueError>(!gradient.is_sparse(), optimizer, "does not take sparse gradients (of {})", p);
+  check<ShapeError>(gradient.sizes() == p.sizes(), optimizer, "{} cannot be the gradient of {}", gradient, p);
 }
 
 // One parameter as plain memory: element i of each array belongs together.
@@ -45,10 +52,8 @@ struct Arrays {
   int64_t count;
 };
 
-Arrays arrays_of(const char* optimizer, Slot& slot, const Tensor& gradient) {
+Arrays arrays_of(Slot& slot, const Tensor& gradient) {
   const Tensor& p = slot.parameter;
-  check<ValueError>(!gradient.is_sparse(), optimizer, "does not take sparse gradients (of {})", p);
-  check<ShapeError>(gradient.sizes() == p.sizes(), optimizer, "{} cannot be the gradient of {}", gradient, p);
   Arrays a;
   // Parameters whose elements do not fill their memory are updated in a copy.
   a.target = is_dense(p.sizes(), p.strides()) ? p : p.contiguous();
@@ -97,15 +102,17 @@ void run_fused(const char* optimizer, Kernels<Rule> kernels, std::vector<Slot*>&
   std::vector<Arrays> arrays;
   std::vector<Rule> rules;
   std::vector<std::pair<size_t, int64_t>> pieces;
+  for (size_t i = 0; i < slots.size(); ++i) check_slot(optimizer, *slots[i], gradients[i]);
   for (size_t i = 0; i < slots.size(); ++i) {
-    check<DeviceError>(slots[i]->parameter.device().is_cpu(), optimizer, "there is no kernel for parameters like {}",
-                       slots[i]->parameter);
     ++slots[i]->step;
     rules.push_back(rule_of(*slots[i]));
-    arrays.push_back(arrays_of(optimizer, *slots[i], gradients[i]));
+    arrays.push_back(arrays_of(*slots[i], gradients[i]));
     for (int64_t begin = 0; begin < arrays[i].count; begin += kPiece) pieces.emplace_back(i, begin);
   }
-  parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+  // Many small parameters are not worth a thread each.
+  int64_t total = 1, count = static_cast<int64_t>(pieces.size());
+  for (const Arrays& a : arrays) total += a.count;
+  parallel_for(count, std::max<int64_t>(1, count * kPiece / total), [&](int64_t first, int64_t last) {
     for (int64_t k = first; k < last; ++k) {
       auto [i, begin] = pieces[static_cast<size_t>(k)];
       int64_t count = std::min(kPiece, arrays[i].count - begin);

@@ -138,9 +138,8 @@ Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
 }
 
 void Plateau::step(double measure) {
-  bool better = options_.larger_is_better ? measure > best_ * (1 + options_.threshold) || std::isinf(best_)
-                                          : measure < best_ * (1 - options_.threshold) || std::isinf(best_);
-  if (better && !std::isnan(measure)) {
+  if (options_.larger_is_better ? measure > best_ * (1 + options_.threshold)
+                                : measure < best_ * (1 - options_.threshold)) {
     best_ = measure;
     bad_ = 0;
   } else {

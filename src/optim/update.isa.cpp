@@ -44,6 +44,7 @@ TUTTI_HD V change(const RmspropRule& r, V p, V g, V* s) {
   if (r.centered) {
     s[2] = s[2] * V(r.alpha) + g * V(1 - r.alpha);
     square = square - s[2] * s[2];
+    square = select(square < V(0), V(0), square);  // of equal gradients it is 0 but for rounding
   }
   V ratio = g / (sqrt(square) + V(r.eps));
   if (!r.has_momentum) return p - V(r.lr) * ratio;
@@ -67,8 +68,7 @@ TUTTI_HD void run(const Rule& rule, T* p, const T* g, T* const* state, int64_t n
   using V = Vec<T, kLanes>;
   auto part = [&](int64_t i, auto... count) {
     V s[States];
-    for (int k = 0; k < States; ++k)
-      s[k] = state[k] ? V::load(state[k] + i, count...) : V(0);
+    for (int k = 0; k < States; ++k) s[k] = state[k] ? V::load(state[k] + i, count...) : V(0);
     V next = change(rule, V::load(p + i, count...), V::load(g + i, count...), s);
     next.store(p + i, count...);
     for (int k = 0; k < States; ++k)

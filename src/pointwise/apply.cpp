@@ -1,7 +1,10 @@
+#include <limits>
+
 #include "base/check.h"
 #include "ops/sparse/arithmetic.h"
 #include "pointwise/signature.h"
 #include "tensor/impl.h"
+#include "tutti/ops.h"
 
 namespace tutti::pointwise {
 namespace {
@@ -38,3 +41,23 @@ Tensor& apply_out(const PointwiseOperator& op, std::initializer_list<const Tenso
 }
 
 }  // namespace tutti::pointwise
+
+namespace tutti {
+
+// ---- Short forms
+
+Tensor sub(const Tensor& x, const Tensor& y, const Tensor& alpha) { return addcmul(x, y, alpha, -1); }
+
+Tensor nan_to_num(const Tensor& x, const Tensor& nan) {
+  check<ValueError>(x.defined(), "nan_to_num", "input 0 is undefined: it was never given a value");
+  double most = x.dtype() == DType::f64    ? std::numeric_limits<double>::max()
+                : x.dtype() == DType::f16  ? 65504
+                : x.dtype() == DType::bf16 ? 0x1.fep127
+                : x.is_floating()          ? static_cast<double>(std::numeric_limits<float>::max())
+                                           : 0;
+  // Whole numbers are finite: what stands for infinities must not make them floats.
+  if (!x.is_floating()) return nan_to_num(x, 0, 0, 0);
+  return nan_to_num(x, nan, most, -most);
+}
+
+}  // namespace tutti

@@ -47,7 +47,7 @@ struct Add : Arithmetic {
 };
 
 /// x - y.
-struct Sub : Arithmetic {
+struct Sub : Numeric {
   static constexpr uint32_t saves = 0;
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
@@ -135,7 +135,7 @@ struct Fmod : Division {
 };
 
 /// -x.
-struct Neg : Arithmetic {
+struct Neg : Numeric {
   static constexpr uint32_t saves = 0;
   template <class X>
   TUTTI_HD static auto value(X x) {
@@ -244,6 +244,22 @@ struct Clamp : Real {
   TUTTI_HD static auto value(X x, L low, H high) {
     auto raised = select((x < low) | (low != low), low, x);
     return select((raised > high) | (high != high), high, raised);
+  }
+};
+
+/// x, or `low` where it is less. The gradient passes above and at the bound.
+struct ClampMin : Real {
+  template <class X, class L>
+  TUTTI_HD static auto value(X x, L low) {
+    return select((x < low) | (low != low), low, x);
+  }
+};
+
+/// x, or `high` where it is more. The gradient passes below and at the bound.
+struct ClampMax : Real {
+  template <class X, class H>
+  TUTTI_HD static auto value(X x, H high) {
+    return select((x > high) | (high != high), high, x);
   }
 };
 
@@ -358,8 +374,12 @@ TUTTI_POINTWISE(Minimum, minimum, x, y)
 TUTTI_POINTWISE(Fmax, fmax, x, y)
 TUTTI_POINTWISE(Fmin, fmin, x, y)
 TUTTI_POINTWISE(Clamp, clamp, x, low, high)
+TUTTI_POINTWISE(ClampMin, clamp_min, x, low)
+TUTTI_POINTWISE(ClampMax, clamp_max, x, high)
 TUTTI_POINTWISE(Lerp, lerp, x, y, weight)
+TUTTI_DEFAULTS(addcmul, value = 1)
 TUTTI_POINTWISE(Addcmul, addcmul, x, y, z, value)
+TUTTI_DEFAULTS(addcdiv, value = 1)
 TUTTI_POINTWISE(Addcdiv, addcdiv, x, y, z, value)
 TUTTI_POINTWISE(Hypot, hypot, x, y)
 TUTTI_POINTWISE(Copysign, copysign, x, y)

@@ -34,6 +34,10 @@ inline namespace TUTTI_ISA {
 struct Arithmetic {
   static constexpr Signature signature{};
 };
+/// The same without bool, where a difference of truths has no meaning.
+struct Numeric {
+  static constexpr Signature signature{.accepts = kInt | kFloat | kComplex};
+};
 /// Any number; bools and integers become floats.
 struct FloatingComplex {
   static constexpr Signature signature{.integers_to_float = true};
@@ -69,6 +73,7 @@ struct Select {
 };
 #else
 struct Arithmetic {};
+struct Numeric {};
 struct FloatingComplex {};
 struct Floating {};
 struct Real {};
@@ -347,6 +352,10 @@ std::array<GradientOperator, Arity> describe_gradients(const char* const* names,
 
 }  // namespace TUTTI_ISA
 }  // namespace tutti::pointwise
+
+// Default values of arguments, TUTTI_DEFAULTS(elu, alpha = 1): scripts/declare-pointwise.cmake puts them into the
+// declarations.
+#define TUTTI_DEFAULTS(function, ...)
 
 #ifndef TUTTI_POINTWISE
 

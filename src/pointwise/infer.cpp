@@ -80,8 +80,11 @@ void choose_strides(std::span<const Tensor* const> inputs, TensorSpec& spec) {
 }
 
 void infer_shape(const char* name, std::span<const Tensor* const> inputs, TensorSpec& spec) {
-  for (const Tensor* x : inputs) {
-    check<ValueError>(x->defined(), name, "an input is undefined: it was never given a value");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor* x = inputs[i];
+    check<ValueError>(x->defined(), name,
+                      "input {} is undefined: it was never given a value (a .grad() is undefined before backward())",
+                      i);
     check<ValueError>(impl(*x)->layout == Layout::strided, name, "{} is sparse; use its values(), or to_dense() it",
                       *x);
   }

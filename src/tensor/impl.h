@@ -19,8 +19,8 @@ struct SparseParts {
 struct TensorImpl : detail::Handle, memory::Pooled {
   DType dtype = DType::f32;
   Layout layout = Layout::strided;
-  bool contiguous = true;  // row-major without gaps
-  bool number = false;     // made from a C++ number
+  bool contiguous = true;       // row-major without gaps
+  bool number = false;          // made from a C++ number
   bool inference = false;       // made in inference mode
   bool function_alias = false;  // a custom Function's result that shares memory with its arguments
   Device device;

@@ -1,11 +1,13 @@
 #include "tutti/tensor.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "autograd/meta.h"
 #include "base/check.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
+#include "tutti/autograd.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -37,6 +39,13 @@ auto read_item(const Tensor& t, F&& f) {
 
 }  // namespace
 
+void detail::does_not_fit(uint64_t value) {
+  fail<ValueError>("tensor", "{} is larger than any i64, the widest integer that tensors hold", value);
+}
+void detail::does_not_fit(int64_t value, uint64_t largest) {
+  fail<ValueError>("to_vector", "{} does not lie in 0 to {}, which the type asked for can hold", value, largest);
+}
+
 Tensor Tensor::from_bool(bool value) { return make_number(DType::boolean, value); }
 Tensor Tensor::from_int(int64_t value) { return make_number(DType::i64, value); }
 Tensor Tensor::from_double(double value) { return make_number(DType::f64, value); }
@@ -44,8 +53,14 @@ Tensor Tensor::from_complex(std::complex<double> value) { return make_number(DTy
 
 const Shape& Tensor::sizes() const { return get(*this, "sizes")->sizes; }
 const Shape& Tensor::strides() const { return get(*this, "strides")->strides; }
-int64_t Tensor::size(int64_t d) const { return sizes()[static_cast<size_t>(wrap_dim(d, dim(), "size"))]; }
-int64_t Tensor::stride(int64_t d) const { return strides()[static_cast<size_t>(wrap_dim(d, dim(), "stride"))]; }
+int64_t Tensor::size(int64_t d) const {
+  check<IndexError>(dim() > 0, "size", "a zero-dimensional tensor has no dim {}", d);
+  return sizes()[static_cast<size_t>(wrap_dim(d, dim(), "size"))];
+}
+int64_t Tensor::stride(int64_t d) const {
+  check<IndexError>(dim() > 0, "stride", "a zero-dimensional tensor has no dim {}", d);
+  return strides()[static_cast<size_t>(wrap_dim(d, dim(), "stride"))];
+}
 int64_t Tensor::dim() const { return static_cast<int64_t>(get(*this, "dim")->sizes.size()); }
 int64_t Tensor::numel() const { return get(*this, "numel")->numel; }
 int64_t Tensor::storage_offset() const { return get(*this, "storage_offset")->offset; }
@@ -58,7 +73,12 @@ bool Tensor::is_view() const { return get(*this, "is_view")->base.defined(); }
 bool Tensor::is_contiguous(MemoryFormat format) const {
   const TensorImpl* t = get(*this, "is_contiguous");
   if (format != MemoryFormat::channels_last) return t->contiguous;
-  return (t->sizes.size() == 4 || t->sizes.size() == 5) && t->strides == channels_last_strides(t->sizes);
+  if (t->sizes.size() != 4 && t->sizes.size() != 5) return false;
+  if (t->numel == 0) return true;
+  Shape wanted = channels_last_strides(t->sizes);
+  for (size_t d = 0; d < wanted.size(); ++d)
+    if (t->sizes[d] != 1 && t->strides[d] != wanted[d]) return false;
+  return true;
 }
 
 void Tensor::check_dtype(DType wanted) const {
@@ -84,29 +104,38 @@ std::complex<double> Tensor::item_complex() const {
     });
   });
 }
-double Tensor::item_double() const { return item_complex().real(); }
-int64_t Tensor::item_int() const {
-  return read_item(*this, [](const Tensor& t) {
-    return t.dtype() == DType::i64 ? *t.data<int64_t>() : static_cast<int64_t>(t.item_complex().real());
+double Tensor::item_double(double limit) const {
+  std::complex<double> v = item_complex();
+  check<ValueError>(v.imag() == 0, "item", "{}{:+}i has an imaginary part; ask for a std::complex, or real() first",
+                    v.real(), v.imag());
+  check<ValueError>(!(std::abs(v.real()) > limit) || std::isinf(v.real()), "item",
+                    "{} is too large for the type asked for, which ends at {}", v.real(), limit);
+  return v.real();
+}
+uint64_t Tensor::item_int(int64_t low, uint64_t high) const {
+  return read_item(*this, [&](const Tensor& t) {
+    if (t.dtype() == DType::i64) {
+      int64_t v = *t.data<int64_t>();
+      check<ValueError>(v >= low && (v < 0 || static_cast<uint64_t>(v) <= high), "item",
+                        "{} does not lie in {} to {}, which the type asked for can hold", v, low, high);
+      return static_cast<uint64_t>(v);
+    }
+    double v = std::trunc(t.item_double(std::numeric_limits<double>::max()));
+    // As doubles, the largest of 64 bits and its successor are one number, which is too large.
+    check<ValueError>(v >= static_cast<double>(low) && v < static_cast<double>(high) + 1, "item",
+                      "{} does not lie in {} to {}, which the type asked for can hold", v, low, high);
+    return v < 0 ? static_cast<uint64_t>(static_cast<int64_t>(v)) : static_cast<uint64_t>(v);
   });
 }
 
-template <class T>
-std::vector<T> Tensor::to_vector() const {
+void Tensor::copy_values(void* to, DType dtype) const {
+  NoGrad guard;
   Tensor t = (is_sparse() ? tutti::to_dense(*this) : *this).detach();
-  if (t.dtype() != dtype_of<T>) t = cast(t, dtype_of<T>);
+  if (t.dtype() != dtype) t = cast(t, dtype);
   t = t.contiguous();
-  const T* p = t.data<T>();
-  return std::vector<T>(p, p + t.numel());
+  const void* from = t.raw_data();
+  if (t.numel() > 0) std::memcpy(to, from, static_cast<size_t>(t.numel()) * size_of(dtype));
 }
-template std::vector<float> Tensor::to_vector() const;
-template std::vector<double> Tensor::to_vector() const;
-template std::vector<int64_t> Tensor::to_vector() const;
-template std::vector<int32_t> Tensor::to_vector() const;
-template std::vector<uint8_t> Tensor::to_vector() const;
-template std::vector<bool> Tensor::to_vector() const;
-template std::vector<std::complex<float>> Tensor::to_vector() const;
-template std::vector<std::complex<double>> Tensor::to_vector() const;
 
 size_t Tensor::storage_bytes() const { return get(*this, "storage_bytes")->storage ? impl()->storage->bytes : 0; }
 void Tensor::resize_storage(size_t bytes) const {
@@ -154,8 +183,11 @@ Tensor Tensor::to(DType dtype) const { return dtype == this->dtype() ? *this : c
 Tensor Tensor::to(Device device) const { return device == this->device() ? *this : copy_to(*this, device); }
 Tensor Tensor::to(const Options& options) const {
   Tensor t = options.dtype ? to(*options.dtype) : *this;
-  return options.device ? t.to(*options.device) : t;
+  if (options.device) t = t.to(*options.device);
+  if (!options.requires_grad || t.requires_grad()) return t;
+  return t.is_same(*this) ? t.detach().requires_grad_() : t.requires_grad_();
 }
+void Tensor::backward(const BackwardOptions& options) const { tutti::backward(TensorList{*this}, {}, options); }
 Tensor Tensor::contiguous(MemoryFormat format) const { return tutti::contiguous(*this, format); }
 Tensor Tensor::clone(MemoryFormat format) const { return tutti::clone(*this, format); }
 Tensor Tensor::view(const Shape& sizes) const { return tutti::view(*this, sizes); }
@@ -164,6 +196,7 @@ Tensor Tensor::reshape(const Shape& sizes) const { return tutti::reshape(*this, 
 Tensor Tensor::permute(const Shape& dims) const { return tutti::permute(*this, dims); }
 Tensor Tensor::transpose(int64_t dim0, int64_t dim1) const { return tutti::transpose(*this, dim0, dim1); }
 Tensor Tensor::t() const {
+  check<ValueError>(!is_sparse(), "t", "{} is sparse; to_dense() it first", *this);
   check<ShapeError>(dim() <= 2, "t", "needs at most 2 dims, not {}; use transpose(dim0, dim1)", sizes());
   return dim() < 2 ? *this : transpose(0, 1);
 }
@@ -179,12 +212,77 @@ Tensor Tensor::slice(int64_t dim, std::optional<int64_t> start, std::optional<in
 }
 Tensor Tensor::select(int64_t dim, int64_t index) const { return tutti::select(*this, dim, index); }
 TensorList Tensor::split(int64_t length, int64_t dim) const { return tutti::split(*this, length, dim); }
+TensorList Tensor::split(const Shape& lengths, int64_t dim) const { return tutti::split(*this, lengths, dim); }
 TensorList Tensor::chunk(int64_t chunks, int64_t dim) const { return tutti::chunk(*this, chunks, dim); }
 TensorList Tensor::unbind(int64_t dim) const { return tutti::unbind(*this, dim); }
 Tensor Tensor::flatten(int64_t start, int64_t end) const { return tutti::flatten(*this, start, end); }
 Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2) const {
   return tutti::diagonal(*this, offset, dim1, dim2);
 }
+Tensor Tensor::movedim(const Shape& from, const Shape& to) const { return tutti::movedim(*this, from, to); }
+Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step) const { return tutti::unfold(*this, dim, size, step); }
+Tensor Tensor::flip(const Shape& dims) const { return tutti::flip(*this, dims); }
+Tensor Tensor::roll(const Shape& shifts, const Shape& dims) const { return tutti::roll(*this, shifts, dims); }
+Tensor Tensor::repeat(const Shape& repeats) const { return tutti::repeat(*this, repeats); }
+Tensor Tensor::tile(const Shape& repeats) const { return tutti::tile(*this, repeats); }
+Tensor Tensor::tril(int64_t diagonal) const { return tutti::tril(*this, diagonal); }
+Tensor Tensor::triu(int64_t diagonal) const { return tutti::triu(*this, diagonal); }
+Tensor Tensor::diag(int64_t diagonal) const { return tutti::diag(*this, diagonal); }
+Tensor Tensor::gather(int64_t dim, const Tensor& index) const { return tutti::gather(*this, dim, index); }
+Tensor Tensor::scatter(int64_t dim, const Tensor& index, const Tensor& source) const {
+  return tutti::scatter(*this, dim, index, source);
+}
+Tensor& Tensor::scatter_(int64_t dim, const Tensor& index, const Tensor& source) {
+  return tutti::scatter_(*this, dim, index, source);
+}
+Tensor Tensor::scatter_add(int64_t dim, const Tensor& index, const Tensor& source) const {
+  return tutti::scatter_add(*this, dim, index, source);
+}
+Tensor& Tensor::scatter_add_(int64_t dim, const Tensor& index, const Tensor& source) {
+  return tutti::scatter_add_(*this, dim, index, source);
+}
+Tensor Tensor::index_select(int64_t dim, const Tensor& index) const { return tutti::index_select(*this, dim, index); }
+Tensor Tensor::index_add(int64_t dim, const Tensor& index, const Tensor& source) const {
+  return tutti::index_add(*this, dim, index, source);
+}
+Tensor& Tensor::index_add_(int64_t dim, const Tensor& index, const Tensor& source) {
+  return tutti::index_add_(*this, dim, index, source);
+}
+Tensor Tensor::index_copy(int64_t dim, const Tensor& index, const Tensor& source) const {
+  return tutti::index_copy(*this, dim, index, source);
+}
+Tensor& Tensor::index_copy_(int64_t dim, const Tensor& index, const Tensor& source) {
+  return tutti::index_copy_(*this, dim, index, source);
+}
+Tensor Tensor::index_fill(int64_t dim, const Tensor& index, const Tensor& value) const {
+  return tutti::index_fill(*this, dim, index, value);
+}
+Tensor& Tensor::index_fill_(int64_t dim, const Tensor& index, const Tensor& value) {
+  return tutti::index_fill_(*this, dim, index, value);
+}
+Tensor Tensor::masked_select(const Tensor& mask) const { return tutti::masked_select(*this, mask); }
+Tensor Tensor::masked_fill(const Tensor& mask, const Tensor& value) const {
+  return tutti::masked_fill(*this, mask, value);
+}
+Tensor Tensor::where(const Tensor& condition, const Tensor& other) const {
+  return tutti::where(condition, *this, other);
+}
+Tensor Tensor::nonzero() const { return tutti::nonzero(*this); }
+ValuesIndices Tensor::sort(int64_t dim, bool descending) const { return tutti::sort(*this, dim, descending); }
+Tensor Tensor::argsort(int64_t dim, bool descending) const { return tutti::argsort(*this, dim, descending); }
+ValuesIndices Tensor::topk(int64_t k, int64_t dim, bool largest, bool sorted) const {
+  return tutti::topk(*this, k, dim, largest, sorted);
+}
+Tensor Tensor::one_hot(int64_t classes) const { return tutti::one_hot(*this, classes); }
+bool Tensor::equal(const Tensor& other) const { return tutti::equal(*this, other); }
+bool Tensor::allclose(const Tensor& other, double rtol, double atol, bool equal_nan) const {
+  return tutti::allclose(*this, other, rtol, atol, equal_nan);
+}
+Tensor Tensor::add(const Tensor& y, const Tensor& alpha) const { return tutti::add(*this, y, alpha); }
+Tensor& Tensor::add_(const Tensor& y, const Tensor& alpha) { return addcmul_(y, alpha); }
+Tensor Tensor::sub(const Tensor& y, const Tensor& alpha) const { return tutti::sub(*this, y, alpha); }
+Tensor& Tensor::sub_(const Tensor& y, const Tensor& alpha) { return addcmul_(y, alpha, -1); }
+Tensor Tensor::nan_to_num(const Tensor& nan) const { return tutti::nan_to_num(*this, nan); }
 Tensor Tensor::index(const std::vector<Index>& indices) const { return tutti::index(*this, indices); }
 Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tutti::sum(*this, dims, keepdim); }
 Tensor Tensor::mean(const Shape& dims, bool keepdim) const { return tutti::mean(*this, dims, keepdim); }
@@ -203,13 +301,26 @@ Tensor Tensor::var(const Shape& dims, bool keepdim, int64_t correction) const {
   return tutti::var(*this, dims, keepdim, correction);
 }
 Tensor Tensor::std(const Shape& dims, bool keepdim, int64_t correction) const {
-  return tutti::std(*this, dims, keepdim, correction);
+  return tutti::stddev(*this, dims, keepdim, correction);
 }
 Tensor Tensor::norm(double p, const Shape& dims, bool keepdim) const { return tutti::norm(*this, p, dims, keepdim); }
-Tensor Tensor::softmax(int64_t dim) const { return tutti::softmax(*this, dim); }
-Tensor Tensor::log_softmax(int64_t dim) const { return tutti::log_softmax(*this, dim); }
+Tensor Tensor::count_nonzero(const Shape& dims, bool keepdim) const {
+  return tutti::count_nonzero(*this, dims, keepdim);
+}
+Tensor Tensor::median() const { return tutti::median(*this); }
+ValuesIndices Tensor::median(int64_t dim, bool keepdim) const { return tutti::median(*this, dim, keepdim); }
+Tensor Tensor::trace() const { return tutti::trace(*this); }
+Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const { return tutti::logsumexp(*this, dims, keepdim); }
+Tensor Tensor::cumsum(int64_t dim, std::optional<DType> dtype) const { return tutti::cumsum(*this, dim, dtype); }
+Tensor Tensor::cumprod(int64_t dim, std::optional<DType> dtype) const { return tutti::cumprod(*this, dim, dtype); }
+Tensor Tensor::softmax(int64_t dim, std::optional<DType> dtype) const { return tutti::softmax(*this, dim, dtype); }
+Tensor Tensor::log_softmax(int64_t dim, std::optional<DType> dtype) const {
+  return tutti::log_softmax(*this, dim, dtype);
+}
 Tensor Tensor::matmul(const Tensor& other) const { return tutti::matmul(*this, other); }
 Tensor Tensor::mm(const Tensor& other) const { return tutti::mm(*this, other); }
+Tensor Tensor::mv(const Tensor& vector) const { return tutti::mv(*this, vector); }
+Tensor Tensor::bmm(const Tensor& other) const { return tutti::bmm(*this, other); }
 Tensor Tensor::dot(const Tensor& other) const { return tutti::dot(*this, other); }
 Tensor Tensor::real() const { return tutti::real(*this); }
 Tensor Tensor::imag() const { return tutti::imag(*this); }

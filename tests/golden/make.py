@@ -13,12 +13,15 @@ import pathlib
 import torch
 
 import attention
+import curves
 import embedding
+import layers
 import loss
 import nn_conv
 import nn_norm
 import nn_pool
 import operators
+import optim
 import pointwise
 import rnn
 from cases import File
@@ -38,6 +41,10 @@ if __name__ == "__main__":
         ("nn_conv", nn_conv.fill),
         ("nn_pool", nn_pool.fill),
         ("nn_norm", nn_norm.fill),
+        ("layers", layers.fill),
+        ("layers_sequences", layers.fill_sequences),
+        ("optim", optim.fill),
+        ("curves", curves.fill),
     ]:
         file = File()
         fill(file)

@@ -32,6 +32,7 @@ def fill(file):
     case("reshape", lambda x: x.reshape(4, -1), one(2, 3, 2))
     case("permute", lambda x: x.permute(2, 0, -2), one(2, 3, 4))
     case("transpose", lambda x: x.transpose(0, -1), one(2, 3, 2))
+    case("movedim", lambda x: (x.movedim(0, -1), x.movedim((2, 0), (0, 1))), one(2, 3, 4))
     case("squeeze", lambda x: x.squeeze(), one(1, 3, 1, 2))
     case("squeeze.dim", lambda x: x.squeeze(-2), one(2, 1, 3))
     case("unsqueeze", lambda x: (x.unsqueeze(-1), x.unsqueeze(1)), one(2, 3))
@@ -52,6 +53,11 @@ def fill(file):
     case("flip", lambda x: x.flip(0, -1), one(2, 3, 2), "fci")
     case("roll", lambda x: (x.roll((1, -2), (0, 1)), x.roll(3)), one(2, 3), "fci")
     case("repeat", lambda x: x.repeat(2, 1, 3), one(2, 2), "fci")
+    case("tile", lambda x: (x.tile((2,)), x.tile((2, 1, 3))), one(2, 2), "fci")
+    case("diag", lambda x: (x.diag(), x.diag(-1)), one(3), "fci")
+    case("diag.matrix", lambda x: (x.diag(), x.diag(1)), one(3, 4), "fci")
+    case("meshgrid", lambda *x: torch.meshgrid(*x, indexing="ij"), several((2,), (3,), ()), "fci")
+    case("meshgrid.columns", lambda *x: torch.meshgrid(*x, indexing="xy"), several((2,), (3,), (2,)), "fci")
     case("repeat_interleave", lambda x: x.repeat_interleave(2, 1), one(2, 3), "fci")
     case("cat", lambda *x: torch.cat(x, 1), several((2, 3), (2, 1), (2, 0)), "fci")
     case("stack", lambda *x: (torch.stack(x, -1), torch.stack(x, 0)), several((2, 3), (2, 3)), "fci")
@@ -136,14 +142,22 @@ def fill(file):
     case("norm.half", lambda x: norm(x, 0.5, 0), one(3, 4))
     case("norm.infinity", lambda x: (norm(x, inf), norm(x, -inf, 1)), distinct(3, 4), "f")
     case("norm.0", lambda x: (norm(x, 0), norm(x, 0, 1)), one(3, 4), gradients=False)
-    for name, f in (("var", torch.var), ("std", torch.std)):
+    for name, f in (("var", torch.var), ("stddev", torch.std)):
         case(name, lambda x: (f(x), f(x, 1), f(x, (0, 1), correction=0, keepdim=True)), one(3, 4))
+    case("trace", torch.trace, one(3, 4), "fci")
+    case("median", torch.median, distinct(2, 4), "f")
+    case("median", torch.median, distinct_whole(2, 4), "i")
+    case("median.dim", lambda x: (*x.median(1), *x.median(0, True)), distinct(3, 4), "f")
+    file.case("median.dim/nan", lambda x: (*x.median(1), *x.median(0, True)), [torch.tensor([[1.0, math.nan, -inf], [2.0, 0.5, 3.0]], dtype=double)], gradients=False)
     case("logsumexp", lambda x: (x.logsumexp((0, 1)), x.logsumexp(1), x.logsumexp((0, 1), True)), one(3, 4), "f")
     case("cumsum", lambda x: (x.cumsum(0), x.cumsum(-1)), one(2, 3, 2), "fcib")
     case("cumprod", lambda x: (x.cumprod(0), x.cumprod(-1)), one(2, 3), "fcib")
     file.case("cumprod/zeros", lambda x: (x.cumprod(0), x.cumprod(-1)), [torch.tensor([[2.0, 0.0, 1.5], [0.5, 0.0, 0.0]], dtype=double)])
     case("softmax", lambda x: (x.softmax(-1), x.softmax(0)), one(2, 3, 2), "f")
     case("log_softmax", lambda x: (x.log_softmax(-1), x.log_softmax(0)), one(2, 3, 2), "f")
+
+    case("softmax.dtype", lambda x: (x.softmax(0, dtype=double), x.log_softmax(-1, dtype=double)), one(2, 3), "fi")
+    case("cumsum.dtype", lambda x: (x.cumsum(0, dtype=double), x.cumprod(-1, dtype=double)), one(2, 3), "fi")
 
     # ---- matmul
     dot = lambda a, b: (a * b).sum()  # torch.dot of complex numbers is 0 with some builds of BLAS
@@ -161,6 +175,8 @@ def fill(file):
     case("baddbmm", both(torch.baddbmm), several((2, 2, 2), (2, 2, 3), (2, 3, 2)), "fci")
     case("dot", dot, several((4,), (4,)), "fci")
     case("outer", torch.outer, several((2,), (3,)), "fci")
+    tensordot = lambda a, b: (torch.tensordot(a, b, 2), torch.tensordot(a, b, ([1], [0])), torch.tensordot(a, b, 0))
+    case("tensordot", tensordot, several((2, 3, 2), (3, 2, 2)))
     e = torch.einsum
     case("einsum", lambda a, b: e("bij,bjk->bik", a, b), several((2, 2, 3), (2, 3, 2)))
     case("einsum.trace", lambda a: (e("ii", a), e("ii->i", a).clone(), e("ij->ji", a).clone()), one(3, 3))
@@ -188,6 +204,8 @@ def fill(file):
     case("scatter_add", lambda x, i, s: x.scatter_add(1, i, s), add, "fci")
     case("index_select", lambda x, i: x.index_select(1, i), lambda x: [x.value(2, 3), index(2, 0, 0, 1)], "fci")
     case("index_add", lambda x, i, s: x.index_add(0, i, s), lambda x: [x.value(3, 2), index(0, 2, 0, 0), x.value(4, 2)], "fci")
+    case("index_copy", lambda x, i, s: x.index_copy(0, i, s), lambda x: [x.value(3, 2), index(2, 0), x.value(2, 2)], "fci")
+    case("index_fill", lambda x, i, v: x.index_fill(1, i, v), lambda x: [x.value(2, 3), index(2, 0), x.value()], "fci")
     case("masked_select", torch.masked_select, lambda x: [x.value(2, 3), mask], "fci")
     case("masked_fill", torch.masked_fill, lambda x: [x.value(2, 3), mask, x.value()], "fci")
     case("nonzero", torch.nonzero, lambda x: [x.value(2, 3) * x.boolean(2, 3)], "fcib", gradients=False)
@@ -201,6 +219,9 @@ def fill(file):
     case("sort.descending", lambda x: stable(x, 0, True), distinct(4, 3), "f")
     case("sort.descending", lambda x: stable(x, 0, True), lambda x: [x.integer(5, 2, low=0, high=2)], "i")
     case("argsort", lambda x: (stable(x)[1], stable(x, 0, True)[1]), distinct(4, 3), "f", gradients=False)
+    case("kthvalue", lambda x: (*x.kthvalue(2), *x.kthvalue(3, 0, True)), distinct(3, 4), "f")
+    case("kthvalue", lambda x: (*x.kthvalue(2), *x.kthvalue(3, 0, True)), distinct_whole(3, 4), "i")
+    case("bincount", lambda i: (torch.bincount(i), torch.bincount(i, minlength=7)), lambda x: [index(0, 3, 1, 3)], "i")
     hot = lambda x: [index([0, 3, 1], [2, 2, 0])]
     case("one_hot", lambda i: F.one_hot(i, 4), hot, "i")
     case("one_hot.unknown", lambda i: F.one_hot(i), hot, "i")

@@ -102,6 +102,8 @@ binary = {
     "minimum": (torch.minimum, "fib", R, R),
     "fmax": (torch.maximum, "fi", R, R),
     "fmin": (torch.minimum, "fi", R, R),
+    "clamp_min": (lambda x, l: where(x < l, l, x), "fi", R, R),
+    "clamp_max": (lambda x, h: where(x > h, h, x), "fi", R, R),
     "hypot": (torch.hypot, "f", R, R),
     "copysign": (torch.copysign, "fi", R, R),
     "heaviside": (torch.heaviside, "i", R, R),
@@ -211,6 +213,8 @@ kinks = {
     "threshold": (lambda x: F.threshold(x, 0.5, 2.0), [0.5], 0.5, 2.0),
     "abs": (torch.abs, [0.0, -0.0]),
     "clamp": (lambda x: torch.clamp(x, -1.0, 1.0), [-1.0, 1.0], -1.0, 1.0),
+    "clamp_min": (lambda x: torch.clamp_min(x, -1.0), [-1.0], -1.0),
+    "clamp_max": (lambda x: torch.clamp_max(x, 1.0), [1.0], 1.0),
     "maximum": (lambda x: torch.maximum(x, torch.ones(1, dtype=x.dtype)), [1.0], [1.0]),
     "minimum": (lambda x: torch.minimum(x, torch.ones(1, dtype=x.dtype)), [1.0], [1.0]),
     "sqrt": (torch.sqrt, [0.0]),
@@ -255,7 +259,7 @@ with_numbers = {
 
 # Above, these are written out: PyTorch's gradient of hardsigmoid has 1/6 in f32, and its fmax and fmin give ties to one
 # side, ours to both.
-own = {"hardsigmoid": F.hardsigmoid, "fmax": torch.fmax, "fmin": torch.fmin}
+own = {"hardsigmoid": F.hardsigmoid, "fmax": torch.fmax, "fmin": torch.fmin, "clamp_min": torch.clamp_min, "clamp_max": torch.clamp_max}
 
 
 def rounded(function):

@@ -115,8 +115,9 @@ TEST(Index, AllDtypes) {
 TEST(Index, ErrorsSayWhatAndWhere) {
   Tensor x = counting({3, 4});
   EXPECT_EQ(message_of<IndexError>([&] { x.index({Slice(), list({0, 4})}); }),
-            "index: index 4 is out of range for dim 1 of size 4");
-  EXPECT_EQ(message_of<IndexError>([&] { x.index({-4}); }), "index: index -4 is out of range for dim 0 of size 3");
+            "index: index 4 is out of range for dim 1 of size 4: use -4 to 3");
+  EXPECT_EQ(message_of<IndexError>([&] { x.index({-4}); }),
+            "index: index -4 is out of range for dim 0 of f32[3, 4] on cpu:0: use -3 to 2");
   EXPECT_THAT(message_of<DTypeError>([&] { x.index({zeros({3}, {u8})}); }), HasSubstr("cast it to bool"));
   EXPECT_THAT(message_of<DTypeError>([&] { x.index({zeros({3})}); }), HasSubstr("must be i64 or i32, not f32[3]"));
   EXPECT_THAT(message_of<IndexError>([&] { x.index({ones({4}, {boolean})}); }), HasSubstr("the mask bool[4]"));
@@ -168,7 +169,7 @@ TEST(IndexPut, IntoViews) {
 TEST(IndexPut, NothingIsWrittenIfAnIndexIsWrong) {
   Tensor x = zeros({3, 2});
   EXPECT_EQ(message_of<IndexError>([&] { x.index_put_({list({0, 1, 3})}, 1); }),
-            "index_put: index 3 is out of range for dim 0 of size 3");
+            "index_put: index 3 is out of range for dim 0 of size 3: use -3 to 2");
   EXPECT_THROW(x.index_put_({list({0, 1}), list({1, 2})}, 1), IndexError);
   EXPECT_THROW(index_add_(x, 0, list({0, -4}), ones({2, 2})), IndexError);
   EXPECT_THROW(scatter_(x, 0, list({0, 3}).reshape({1, 2}), 1), IndexError);
@@ -299,7 +300,7 @@ TEST(Gather, SourceMayBeLargerOrANumber) {
 TEST(Gather, Errors) {
   Tensor x = counting({2, 3});
   EXPECT_EQ(message_of<IndexError>([&] { gather(x, 1, list({0, 3}).reshape({1, 2})); }),
-            "gather: index 3 is out of range for dim 1 of size 3");
+            "gather: index 3 is out of range for dim 1 of size 3: use -3 to 2");
   EXPECT_THAT(message_of<ShapeError>([&] { gather(x, 1, list({0})); }), HasSubstr("as many dims"));
   EXPECT_THAT(message_of<ShapeError>([&] { gather(x, 1, zeros({3, 1}, {i64})); }), HasSubstr("in dim 0"));
   EXPECT_THAT(message_of<DTypeError>([&] { gather(x, 1, x); }), HasSubstr("i64 or i32"));

@@ -39,7 +39,9 @@ TensorList run(const Function& f, Tensor x, Tensor w, Tensor b) {
 void expect_close(const TensorList& got, const TensorList& expected, double relative) {
   const char* names[] = {"result", "gradient of x", "of the weight", "of the bias"};
   for (size_t i = 0; i < expected.size(); ++i)
-    if (expected[i].defined()) EXPECT_TRUE(close(got[i], expected[i], relative)) << names[i];
+    if (expected[i].defined()) {
+      EXPECT_TRUE(close(got[i], expected[i], relative)) << names[i];
+    }
 }
 
 const Function batch = [](const Tensor& x, const Tensor& w, const Tensor& b) {

@@ -295,7 +295,7 @@ TEST(Random, Bernoulli) {
 TEST(Random, MultinomialFollowsTheWeights) {
   manual_seed(12);
   Tensor w = tensor({{1.0, 0.0, 3.0}, {0.0, 5.0, 0.0}}, {f64});
-  Tensor drawn = multinomial(w, 20000);
+  Tensor drawn = multinomial(w, 20000, true);
   EXPECT_EQ(drawn.sizes(), (Shape{2, 20000}));
   EXPECT_EQ(drawn.dtype(), i64);
   auto v = drawn.to_vector<int64_t>();
@@ -319,7 +319,7 @@ TEST(Random, MultinomialSaysWhatIsWrong) {
               HasSubstr("weight 1 of row 0 is -1"));
   EXPECT_THAT(message_of<ValueError>([] { multinomial(tensor({1.0, NAN}), 1); }), HasSubstr("finite and not negative"));
   EXPECT_THAT(message_of<ValueError>([] { multinomial(zeros({2, 2}), 1); }), HasSubstr("row 0 sum to 0"));
-  EXPECT_THAT(message_of<ValueError>([] { multinomial(ones({3}), 4, false); }),
+  EXPECT_THAT(message_of<ValueError>([] { multinomial(ones({3}), 4); }),  // no index comes twice unless asked for
               HasSubstr("cannot draw 4 different indices from 3 weights"));
   EXPECT_THAT(message_of<ValueError>([] { multinomial(tensor({1.0, 0.0, 1.0}), 3, false); }),
               HasSubstr("2 positive weights"));
@@ -381,7 +381,7 @@ TEST(Random, DropoutGradientsUseTheSameMask) {
   EXPECT_EQ(values(all.grad()), Doubles(3, 0));
 }
 
-TEST(Random, GeneratorsOfRanksDiffer) {
+TEST(Random, GeneratorsOfRanksAndThreadsDiffer) {
   EXPECT_EQ(Generator().state().seed, 0u);
   auto first_of = [](int rank) {
     float value = 0;
@@ -391,9 +391,15 @@ TEST(Random, GeneratorsOfRanksDiffer) {
     }).join();
     return value;
   };
-  float plain = first_of(-1);
+  float plain = 0;  // of the main thread
+  {
+    ContextGuard fresh{Context()};
+    plain = rand({1}).item<float>();
+  }
   manual_seed(0);
   EXPECT_EQ(rand({1}).item<float>(), plain);
+  EXPECT_NE(first_of(-1), plain);
+  EXPECT_NE(first_of(-1), first_of(-1));
   EXPECT_NE(first_of(0), first_of(1));
   EXPECT_NE(first_of(0), plain);
   EXPECT_EQ(first_of(1), first_of(1));

@@ -415,7 +415,7 @@ TEST(ReduceGradient, OfEachOperator) {
     expect_gradients([](const Tensor& v) { return norm(v, 1.5, 2, true); }, x);
     expect_gradients([](const Tensor& v) { return norm(v, 3); }, x);
     expect_gradients([](const Tensor& v) { return var(v, {0, 1}); }, x);
-    expect_gradients([](const Tensor& v) { return std(v, 1, true, 0); }, x);
+    expect_gradients([](const Tensor& v) { return stddev(v, 1, true, 0); }, x);
   }
   Tensor x = numbers({3, 4, 2});
   expect_gradients([](const Tensor& v) { return amax(v, {0, 2}); }, x);
@@ -458,7 +458,7 @@ TEST(ReduceGradient, OfTies) {
   Tensor nothing = zeros({3});
   for (double p : {0.0, 1.0, 2.0, 3.0, 0.5})
     EXPECT_THAT(gradient([&](const Tensor& v) { return norm(v, p); }, nothing), ElementsAre(0, 0, 0));
-  EXPECT_THAT(gradient([&](const Tensor& v) { return std(v); }, ones({3})), ElementsAre(0, 0, 0));
+  EXPECT_THAT(gradient([&](const Tensor& v) { return stddev(v); }, ones({3})), ElementsAre(0, 0, 0));
   EXPECT_THAT(gradient([&](const Tensor& v) { return max(v, 0).values; }, tensor(2.0)), ElementsAre(1));
 }
 

@@ -272,6 +272,42 @@ void check_edges(const Row& row) {
   }
 }
 
+// Inputs with a dim of size zero, and zero-dimensional ones: an Error or a result, whose shape is the one that is
+// inferred and whose gradients have the shapes of the inputs; nothing else.
+void check_empty(const Row& row) {
+  for (const Sample& sample : row.all_samples()) {
+    for (size_t k = 0; k < sample.size(); ++k) {
+      if (sample[k].role != Input::values) continue;
+      for (size_t d = 0; d <= sample[k].sizes.size(); ++d) {
+        Sample edge = sample;
+        if (d < edge[k].sizes.size())
+          edge[k].sizes[d] = 0;
+        else
+          edge[k].sizes = {};
+        TensorList inputs = main_inputs(row, edge), outputs;
+        SCOPED_TRACE(describe_all(inputs));
+        try {
+          outputs = row.body(inputs);
+          TensorList gradients = weighted_gradients(outputs, inputs);
+          for (size_t i = 0, g = 0; i < inputs.size() && g < gradients.size(); ++i)
+            if (inputs[i].requires_grad()) {
+              EXPECT_EQ(gradients[g++].sizes(), inputs[i].sizes());
+            }
+        } catch (const InternalError& e) {
+          ADD_FAILURE() << e.what();
+        } catch (const Error&) {
+          continue;
+        }
+        if (row.shape_from_values) continue;
+        TensorList empty;
+        for (auto& x : inputs) empty.push_back(on_meta(x));
+        TensorList inferred = row.body(empty);
+        for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(inferred[i].sizes(), outputs[i].sizes());
+      }
+    }
+  }
+}
+
 void check_errors(const Row& row) {
   auto throws = [&](In inputs) {
     try {

@@ -166,6 +166,7 @@ void check_layouts(const Row& row);
 void check_dtypes(const Row& row);
 void check_forms(const Row& row);
 void check_edges(const Row& row);
+void check_empty(const Row& row);
 void check_special(const Row& row);
 void check_errors(const Row& row);
 

@@ -151,10 +151,7 @@ struct GLU : Module<GLU> {
   int64_t dim;
   TUTTI_FIELDS(dim)
   explicit GLU(int64_t dim = -1) : dim(dim) {}
-  Tensor forward(const Tensor& x) {
-    TensorList halves = x.chunk(2, dim);
-    return halves.at(0) * sigmoid(halves.at(1));
-  }
+  Tensor forward(const Tensor& x);
 };
 
 /// max(x, 0) + weight·min(x, 0), one weight for all or one for each channel (dim 1).

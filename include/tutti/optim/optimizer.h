@@ -16,7 +16,6 @@
 #include <cmath>
 
 #include "tutti/io/state.h"
-#include "tutti/tree.h"
 
 namespace tutti::optim {
 
@@ -94,15 +93,9 @@ class OptimizerWith : public Optimizer {
     for (const auto& g : groups) add_group(g.parameters, g.options);
   }
   double& lr_of(size_t group) override { return options_.at(group).lr; }
-  io::State options_state(size_t group) const override {
-    io::State state;
-    tree::for_each_child(options_.at(group), [&](const tree::Key& key, auto& value) { state[key.text()] = value; });
-    return state;
-  }
+  io::State options_state(size_t group) const override { return io::to_state(options_.at(group)); }
   void load_options(size_t group, const io::State& state) override {
-    tree::for_each_child(options_.at(group), [&](const tree::Key& key, auto& value) {
-      value = state[key.text()].template as<std::decay_t<decltype(value)>>();
-    });
+    options_.at(group) = io::from_state<Options>(state);
   }
 
  private:

@@ -18,14 +18,14 @@ Tensor& relu6_(Tensor& x);
 Tensor& relu6_out(Tensor& out, const Tensor& x);
 
 /// x where it is positive, slope · x elsewhere. With a slope per channel it is PReLU.
-Tensor leaky_relu(const Tensor& x, const Tensor& slope);
-Tensor& leaky_relu_(Tensor& x, const Tensor& slope);
-Tensor& leaky_relu_out(Tensor& out, const Tensor& x, const Tensor& slope);
+Tensor leaky_relu(const Tensor& x, const Tensor& slope = 0.01);
+Tensor& leaky_relu_(Tensor& x, const Tensor& slope = 0.01);
+Tensor& leaky_relu_out(Tensor& out, const Tensor& x, const Tensor& slope = 0.01);
 
 /// x where it is positive, alpha · (eˣ - 1) elsewhere.
-Tensor elu(const Tensor& x, const Tensor& alpha);
-Tensor& elu_(Tensor& x, const Tensor& alpha);
-Tensor& elu_out(Tensor& out, const Tensor& x, const Tensor& alpha);
+Tensor elu(const Tensor& x, const Tensor& alpha = 1);
+Tensor& elu_(Tensor& x, const Tensor& alpha = 1);
+Tensor& elu_out(Tensor& out, const Tensor& x, const Tensor& alpha = 1);
 
 /// The scaled exponential linear unit: Elu with the constants that keep mean 0 and variance 1.
 Tensor selu(const Tensor& x);
@@ -33,9 +33,9 @@ Tensor& selu_(Tensor& x);
 Tensor& selu_out(Tensor& out, const Tensor& x);
 
 /// x where it is positive, alpha · (exp(x / alpha) - 1) elsewhere.
-Tensor celu(const Tensor& x, const Tensor& alpha);
-Tensor& celu_(Tensor& x, const Tensor& alpha);
-Tensor& celu_out(Tensor& out, const Tensor& x, const Tensor& alpha);
+Tensor celu(const Tensor& x, const Tensor& alpha = 1);
+Tensor& celu_(Tensor& x, const Tensor& alpha = 1);
+Tensor& celu_out(Tensor& out, const Tensor& x, const Tensor& alpha = 1);
 
 /// Gaussian error linear unit, exact: x·Φ(x).
 Tensor gelu(const Tensor& x);
@@ -58,9 +58,9 @@ Tensor& mish_(Tensor& x);
 Tensor& mish_out(Tensor& out, const Tensor& x);
 
 /// log(1 + exp(beta · x)) / beta, a smooth max(x, 0).
-Tensor softplus(const Tensor& x, const Tensor& beta);
-Tensor& softplus_(Tensor& x, const Tensor& beta);
-Tensor& softplus_out(Tensor& out, const Tensor& x, const Tensor& beta);
+Tensor softplus(const Tensor& x, const Tensor& beta = 1);
+Tensor& softplus_(Tensor& x, const Tensor& beta = 1);
+Tensor& softplus_out(Tensor& out, const Tensor& x, const Tensor& beta = 1);
 
 /// x / (1 + |x|).
 Tensor softsign(const Tensor& x);
@@ -68,9 +68,9 @@ Tensor& softsign_(Tensor& x);
 Tensor& softsign_out(Tensor& out, const Tensor& x);
 
 /// x between low and high, the nearest of these elsewhere. Unlike clamp, no gradient passes at the bounds.
-Tensor hardtanh(const Tensor& x, const Tensor& low, const Tensor& high);
-Tensor& hardtanh_(Tensor& x, const Tensor& low, const Tensor& high);
-Tensor& hardtanh_out(Tensor& out, const Tensor& x, const Tensor& low, const Tensor& high);
+Tensor hardtanh(const Tensor& x, const Tensor& low = -1, const Tensor& high = 1);
+Tensor& hardtanh_(Tensor& x, const Tensor& low = -1, const Tensor& high = 1);
+Tensor& hardtanh_out(Tensor& out, const Tensor& x, const Tensor& low = -1, const Tensor& high = 1);
 
 /// A line from 0 at x = -3 to 1 at x = 3.
 Tensor hardsigmoid(const Tensor& x);
@@ -83,14 +83,14 @@ Tensor& hardswish_(Tensor& x);
 Tensor& hardswish_out(Tensor& out, const Tensor& x);
 
 /// 0 where |x| <= bound, x elsewhere.
-Tensor hardshrink(const Tensor& x, const Tensor& bound);
-Tensor& hardshrink_(Tensor& x, const Tensor& bound);
-Tensor& hardshrink_out(Tensor& out, const Tensor& x, const Tensor& bound);
+Tensor hardshrink(const Tensor& x, const Tensor& bound = 0.5);
+Tensor& hardshrink_(Tensor& x, const Tensor& bound = 0.5);
+Tensor& hardshrink_out(Tensor& out, const Tensor& x, const Tensor& bound = 0.5);
 
 /// x moved towards 0 by bound, and 0 where |x| <= bound.
-Tensor softshrink(const Tensor& x, const Tensor& bound);
-Tensor& softshrink_(Tensor& x, const Tensor& bound);
-Tensor& softshrink_out(Tensor& out, const Tensor& x, const Tensor& bound);
+Tensor softshrink(const Tensor& x, const Tensor& bound = 0.5);
+Tensor& softshrink_(Tensor& x, const Tensor& bound = 0.5);
+Tensor& softshrink_out(Tensor& out, const Tensor& x, const Tensor& bound = 0.5);
 
 /// x where it is above the limit, value elsewhere.
 Tensor threshold(const Tensor& x, const Tensor& limit, const Tensor& value);
@@ -199,20 +199,30 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
 Tensor& clamp_(Tensor& x, const Tensor& low, const Tensor& high);
 Tensor& clamp_out(Tensor& out, const Tensor& x, const Tensor& low, const Tensor& high);
 
+/// x, or `low` where it is less. The gradient passes above and at the bound.
+Tensor clamp_min(const Tensor& x, const Tensor& low);
+Tensor& clamp_min_(Tensor& x, const Tensor& low);
+Tensor& clamp_min_out(Tensor& out, const Tensor& x, const Tensor& low);
+
+/// x, or `high` where it is more. The gradient passes below and at the bound.
+Tensor clamp_max(const Tensor& x, const Tensor& high);
+Tensor& clamp_max_(Tensor& x, const Tensor& high);
+Tensor& clamp_max_out(Tensor& out, const Tensor& x, const Tensor& high);
+
 /// Between x (weight 0) and y (weight 1), and exactly these at the ends.
 Tensor lerp(const Tensor& x, const Tensor& y, const Tensor& weight);
 Tensor& lerp_(Tensor& x, const Tensor& y, const Tensor& weight);
 Tensor& lerp_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& weight);
 
 /// x + value · y · z.
-Tensor addcmul(const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value);
-Tensor& addcmul_(Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value);
-Tensor& addcmul_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value);
+Tensor addcmul(const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value = 1);
+Tensor& addcmul_(Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value = 1);
+Tensor& addcmul_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value = 1);
 
 /// x + value · y / z.
-Tensor addcdiv(const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value);
-Tensor& addcdiv_(Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value);
-Tensor& addcdiv_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value);
+Tensor addcdiv(const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value = 1);
+Tensor& addcdiv_(Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value = 1);
+Tensor& addcdiv_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& z, const Tensor& value = 1);
 
 /// √(x² + y²) without undue overflow.
 Tensor hypot(const Tensor& x, const Tensor& y);
@@ -277,8 +287,8 @@ Tensor signbit(const Tensor& x);
 Tensor& signbit_out(Tensor& out, const Tensor& x);
 
 /// Whether |x - y| <= atol + rtol · |y|. Infinities are close only to themselves.
-Tensor isclose(const Tensor& x, const Tensor& y, const Tensor& rtol, const Tensor& atol);
-Tensor& isclose_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& rtol, const Tensor& atol);
+Tensor isclose(const Tensor& x, const Tensor& y, const Tensor& rtol = 1e-5, const Tensor& atol = 1e-8);
+Tensor& isclose_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& rtol = 1e-5, const Tensor& atol = 1e-8);
 
 // ---- src/pointwise/complex.isa.cpp
 

@@ -180,6 +180,12 @@ Tensor complex(const Tensor& re, const Tensor& im) {
   check<DTypeError>(!re.is_complex() && !im.is_complex(), "complex", "needs real parts, not {} and {}", re, im);
   check<DeviceError>(re.device() == im.device() || re.is_number() || im.is_number(), "complex",
                      "the parts are on different devices: {} and {}", re, im);
+  try {
+    broadcast_shapes(re.sizes(), im.sizes());
+  } catch (const ShapeError&) {
+    fail<ShapeError>("complex", "the parts {} and {} do not broadcast: sizes must be equal or 1, counted from the last",
+                     re, im);
+  }
   return call(complex_op, {&re, &im});
 }
 

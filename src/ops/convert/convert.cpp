@@ -1,5 +1,6 @@
 // Copies: to another dtype, device or layout, or into a tensor that exists.
 #include "base/check.h"
+#include "base/cores.h"
 #include "ops/sparse/sparse.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
@@ -76,16 +77,26 @@ Tensor cast(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype && !x.is_number()) return x;
   return copy_as(x, dtype, x.device(), MemoryFormat::preserve);
 }
-Tensor copy_to(const Tensor& x, Device device) { return copy_as(x, x.dtype(), device, MemoryFormat::preserve); }
+Tensor copy_to(const Tensor& x, Device device) {
+  check_device(device, "copy_to");
+  return copy_as(x, x.dtype(), device, MemoryFormat::preserve);
+}
 Tensor clone(const Tensor& x, MemoryFormat format) { return copy_as(x, x.dtype(), x.device(), format); }
 Tensor contiguous(const Tensor& x, MemoryFormat format) {
-  if (x.is_contiguous(format)) return x;
+  // One channel lies both ways at once; who asks for channels-last gets the strides that operators go by as well.
+  bool last = format == MemoryFormat::channels_last;
+  if (x.is_contiguous(format) && (!last || x.strides() == channels_last_strides(x.sizes()))) return x;
   return clone(x, format == MemoryFormat::preserve ? MemoryFormat::contiguous : format);
 }
 
 Tensor& Tensor::copy_(const Tensor& source) {
   Tensor from = source.is_sparse() ? tutti::to_dense(source) : source;
-  if (!(from.sizes() == sizes())) from = tutti::expand(from, sizes());
+  if (!(from.sizes() == sizes())) {
+    bool fits = from.dim() <= dim();
+    for (int64_t d = 1; fits && d <= from.dim(); ++d) fits = from.size(-d) == 1 || from.size(-d) == size(-d);
+    check<ShapeError>(fits, "copy_", "{} does not broadcast to {}", from, *this);
+    from = tutti::expand(from, sizes());
+  }
   return call_out(copy_into_op, {&from}, *this);
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
@@ -13,6 +14,20 @@ namespace {
 
 Device device_or_current(const Options& o) { return o.device.value_or(context().device); }
 DType dtype_or_default(const Options& o) { return o.dtype.value_or(context().default_dtype); }
+
+// A new tensor, with errors that name the function that was called.
+template <class Make>
+Tensor with_memory(const char* name, const Shape& sizes, DType dtype, Make&& make) {
+  try {
+    return make();
+  } catch (const MemoryError& e) {
+    fail<MemoryError>(name, "no memory for a tensor {}{}: {}", dtype, sizes, e.what());
+  }
+}
+Tensor make_new(const char* name, const Shape& sizes, DType dtype, Device device) {
+  check_new(sizes, device, name);
+  return with_memory(name, sizes, dtype, [&] { return make_tensor(sizes, dtype, device); });
+}
 
 Tensor finish(Tensor t, const Options& o) {
   if (context().modes & kInferenceMode) impl(t)->inference = true;
@@ -135,9 +150,10 @@ Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lowe
   return nonzero(triangle_mask(rows, columns, offset, lower, context().device)).t().contiguous();
 }
 
-Tensor like(const Tensor& x, const Options& o) {
+Tensor like(const Tensor& x, const Options& o, const char* name) {
   DType dtype = o.dtype.value_or(x.dtype());
   Device device = o.device.value_or(x.device());
+  if (o.device) check_device(device, name);
   if (x.layout() == Layout::strided && !x.is_contiguous() && is_dense(x.sizes(), x.strides()))
     return make_tensor(x.sizes(), x.strides(), dtype, device);
   return make_tensor(x.sizes(), dtype, device);
@@ -146,6 +162,12 @@ Tensor like(const Tensor& x, const Options& o) {
 Tensor& fill_now(Tensor& t, const Tensor& value) {
   NoGrad guard;
   return t.fill_(value);
+}
+
+Tensor filled(const char* name, const Shape& sizes, const Tensor& value, const Options& options) {
+  DType dtype = options.dtype.value_or(value.is_number() ? dtype_of_category(category(value.dtype())) : value.dtype());
+  Tensor t = make_new(name, sizes, dtype, device_or_current(options));
+  return finish(fill_now(t, value), options);
 }
 
 }  // namespace
@@ -171,49 +193,31 @@ Tensor tensor(std::initializer_list<NestedList> list, const Options& options) {
   return finish(view(full, sizes).detach(), options);
 }
 
-template <Number T>
-Tensor tensor(T value, const Options& options) {
-  Tensor number(value);
-  DType dtype = options.dtype.value_or(std::is_floating_point_v<T> || !std::is_arithmetic_v<T>
-                                           ? dtype_of_category(category(number.dtype()))
-                                           : number.dtype());
-  Tensor t = make_tensor({}, dtype, device_or_current(options));
+Tensor detail::tensor_of_number(const Tensor& number, const Options& options) {
+  Tensor t = make_new("tensor", {}, options.dtype.value_or(dtype_of_category(category(number.dtype()))),
+                      device_or_current(options));
   return finish(fill_now(t, number), options);
 }
-template Tensor tensor(bool, const Options&);
-template Tensor tensor(int, const Options&);
-template Tensor tensor(int64_t, const Options&);
-template Tensor tensor(float, const Options&);
-template Tensor tensor(double, const Options&);
-template Tensor tensor(std::complex<float>, const Options&);
-template Tensor tensor(std::complex<double>, const Options&);
 
-template <class T>
-Tensor tensor(std::span<const T> values, const Options& options) {
-  Tensor t = make_tensor({static_cast<int64_t>(values.size())}, options.dtype.value_or(dtype_of<T>),
-                         device_or_current(options));
-  if (t.device().is_cpu() && !values.empty()) {
-    Tensor source = from_blob(const_cast<T*>(values.data()), t.sizes(), {.dtype = dtype_of<T>, .device = t.device()});
-    copy_into(t, source);
-  }
+Tensor detail::tensor_of_values(const void* values, size_t count, DType dtype, const Options& options) {
+  Tensor t = make_new("tensor", static_cast<int64_t>(count), options.dtype.value_or(dtype), device_or_current(options));
+  if (t.device().is_cpu() && count > 0)
+    copy_into(t, from_blob(values, t.sizes(), {.dtype = dtype, .device = t.device()}));
   return finish(t, options);
 }
-template Tensor tensor(std::span<const float>, const Options&);
-template Tensor tensor(std::span<const double>, const Options&);
-template Tensor tensor(std::span<const int8_t>, const Options&);
-template Tensor tensor(std::span<const uint8_t>, const Options&);
-template Tensor tensor(std::span<const int16_t>, const Options&);
-template Tensor tensor(std::span<const int32_t>, const Options&);
-template Tensor tensor(std::span<const int64_t>, const Options&);
-template Tensor tensor(std::span<const std::complex<float>>, const Options&);
-template Tensor tensor(std::span<const std::complex<double>>, const Options&);
 
-Tensor from_blob(void* data, const Shape& sizes, const Options& options, std::function<void()> release,
+Tensor tensor(const std::vector<bool>& values, const Options& options) {
+  auto copy = std::make_unique<bool[]>(values.size());
+  std::copy(values.begin(), values.end(), copy.get());
+  return detail::tensor_of_values(copy.get(), values.size(), DType::boolean, options);
+}
+
+Tensor from_blob(const void* data, const Shape& sizes, const Options& options, std::function<void()> release,
                  std::optional<Shape> strides) {
   DType dtype = dtype_or_default(options);
+  check_new(sizes, device_or_current(options), "from_blob");
   check<ShapeError>(!strides || strides->size() == sizes.size(), "from_blob",
                     "sizes {} and strides {} differ in length", sizes, strides.value_or(Shape()));
-  for (int64_t s : sizes) check<ShapeError>(s >= 0, "from_blob", "sizes must not be negative: {}", sizes);
   Shape steps = strides.value_or(contiguous_strides(sizes));
   for (int64_t s : steps) check<ShapeError>(s >= 0, "from_blob", "strides must not be negative: {}", steps);
   auto* t = new TensorImpl;
@@ -222,27 +226,29 @@ Tensor from_blob(void* data, const Shape& sizes, const Options& options, std::fu
   t->device = device_or_current(options);
   t->set_geometry(sizes, steps, 0);
   check<ValueError>(data || t->numel == 0, "from_blob", "a null pointer cannot hold {} elements", t->numel);
-  t->storage = make_storage(data, static_cast<size_t>(span_elements(sizes, steps)) * size_of(dtype), t->device,
-                            std::move(release));
+  t->storage = make_storage(const_cast<void*>(data), static_cast<size_t>(span_elements(sizes, steps)) * size_of(dtype),
+                            t->device, std::move(release));
   return finish(result, options);
 }
 
 Tensor empty(const Shape& sizes, const Options& options, MemoryFormat format) {
   if (format == MemoryFormat::channels_last) return empty_strided(sizes, channels_last_strides(sizes), options);
-  return finish(make_tensor(sizes, dtype_or_default(options), device_or_current(options)), options);
+  return finish(make_new("empty", sizes, dtype_or_default(options), device_or_current(options)), options);
 }
 Tensor empty_strided(const Shape& sizes, const Shape& strides, const Options& options) {
   check<ShapeError>(sizes.size() == strides.size(), "empty_strided", "sizes {} and strides {} differ in length", sizes,
                     strides);
-  return finish(make_tensor(sizes, strides, dtype_or_default(options), device_or_current(options)), options);
+  DType dtype = dtype_or_default(options);
+  Device device = device_or_current(options);
+  check_new(sizes, device, "empty_strided");
+  return finish(with_memory("empty_strided", sizes, dtype, [&] { return make_tensor(sizes, strides, dtype, device); }),
+                options);
 }
 Tensor full(const Shape& sizes, const Tensor& value, const Options& options) {
-  DType dtype = options.dtype.value_or(value.is_number() ? dtype_of_category(category(value.dtype())) : value.dtype());
-  Tensor t = make_tensor(sizes, dtype, device_or_current(options));
-  return finish(fill_now(t, value), options);
+  return filled("full", sizes, value, options);
 }
 Tensor zeros(const Shape& sizes, const Options& options) {
-  Tensor t = make_tensor(sizes, dtype_or_default(options), device_or_current(options));
+  Tensor t = make_new("zeros", sizes, dtype_or_default(options), device_or_current(options));
   if (t.device().is_cpu() && t.numel() > 0 && t.numel() < 4096) {
     std::memset(impl(t)->storage->data, 0, impl(t)->storage->bytes);
     return finish(t, options);
@@ -250,12 +256,12 @@ Tensor zeros(const Shape& sizes, const Options& options) {
   return finish(fill_now(t, 0), options);
 }
 Tensor ones(const Shape& sizes, const Options& options) {
-  return full(sizes, 1,
-              {.dtype = dtype_or_default(options), .device = options.device, .requires_grad = options.requires_grad});
+  return filled("ones", sizes, 1,
+                {.dtype = dtype_or_default(options), .device = options.device, .requires_grad = options.requires_grad});
 }
-Tensor empty_like(const Tensor& x, const Options& o) { return finish(like(x, o), o); }
+Tensor empty_like(const Tensor& x, const Options& o) { return finish(like(x, o, "empty_like"), o); }
 Tensor full_like(const Tensor& x, const Tensor& value, const Options& o) {
-  Tensor t = like(x, o);
+  Tensor t = like(x, o, "full_like");
   return finish(fill_now(t, value), o);
 }
 Tensor zeros_like(const Tensor& x, const Options& o) { return full_like(x, 0, o); }
@@ -269,6 +275,7 @@ Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step, const
   a.integers = integers;
   a.dtype = options.dtype.value_or(integers ? DType::i64 : context().default_dtype);
   a.device = device_or_current(options);
+  check_device(a.device, "arange");
   double from = start.item<double>(), to = stop.item<double>(), by = step.item<double>();
   check<ValueError>(by != 0 && std::isfinite(by) && std::isfinite(to - from), "arange",
                     "cannot go from {} to {} by steps of {}", from, to, by);
@@ -292,6 +299,7 @@ Tensor linspace(double start, double stop, int64_t steps, const Options& options
   Fill a{};
   a.dtype = dtype_or_default(options);
   a.device = device_or_current(options);
+  check_device(a.device, "linspace");
   a.start = start;
   a.step = steps > 1 ? (stop - start) / static_cast<double>(steps - 1) : 0;
   a.length = steps;
@@ -301,6 +309,8 @@ Tensor linspace(double start, double stop, int64_t steps, const Options& options
 }
 
 Tensor eye(int64_t rows, std::optional<int64_t> columns, const Options& options) {
+  check<ShapeError>(rows >= 0 && columns.value_or(0) >= 0, "eye", "the size must not be negative: {} by {}", rows,
+                    columns.value_or(rows));
   Tensor t = zeros({rows, columns.value_or(rows)}, {.dtype = options.dtype, .device = options.device});
   t.diagonal().fill_(1);
   return finish(t, options);

@@ -162,7 +162,9 @@ const Operator last_writers_op{
           const Tensor& x = c.input(0);
           Tensor dense = make_alias(x, x.sizes(), contiguous_strides(x.sizes()), x.storage_offset());  // never read
           Offsets offsets = offsets_of(dense, c.inputs.subspan(1), dims, c.output().sizes(), "index_put");
-          std::vector<bool> written(position(x.numel()));
+          size_t places = 1;  // an empty dim has room for none, but indices of other dims still point somewhere
+          for (int64_t s : x.sizes()) places *= position(std::max<int64_t>(s, 1));
+          std::vector<bool> written(places);
           const auto* at = offsets.at.data<int64_t>();
           bool* last = c.output().data<bool>();
           for (int64_t k = offsets.at.numel(); k-- > 0;) {
@@ -280,8 +282,8 @@ class Parser {
 
   void apply(int64_t i, int64_t) {
     int64_t size = x_.size(source_);
-    check<IndexError>(i >= -size && i < size, name_, "index {} is out of range for dim {} of size {}", i, source_,
-                      size);
+    check<IndexError>(i >= -size && i < size, name_, "index {} is out of range for dim {} of {}: use {} to {}", i,
+                      source_, x_, -size, size - 1);
     parsed_.view = select(parsed_.view, at_, i);
     ++source_;
   }
@@ -350,6 +352,15 @@ size_t result_dims(const Parsed& p) {
   return p.view.sizes().size() - p.indices.size() + most;
 }
 
+// The shapes are compared here, so that the error names index_put_.
+void copy_checked(Tensor& view, const Tensor& value) {
+  bool fits = value.dim() <= view.dim();
+  for (int64_t d = 1; fits && d <= value.dim(); ++d) fits = value.size(-d) == 1 || value.size(-d) == view.size(-d);
+  check<ShapeError>(fits, "index_put_", "the value {} does not broadcast to {}, the shape of what is indexed", value,
+                    view.sizes());
+  view.copy_(value);
+}
+
 void put(const Parsed& p, const Tensor& value, bool accumulate, Tensor& result) {
   std::vector<const Tensor*> inputs{&p.view, &value};
   for (auto& i : p.indices) inputs.push_back(&i);
@@ -358,6 +369,11 @@ void put(const Parsed& p, const Tensor& value, bool accumulate, Tensor& result) 
 }
 
 }  // namespace
+
+Index::Index(const char* dots) : value_(Ellipsis) {
+  check<IndexError>(dots && std::string_view(dots) == "...", "index",
+                    "'{}' is no index; of texts only \"...\" is, which stands for Ellipsis", dots ? dots : "null");
+}
 
 Tensor index(const Tensor& x, const std::vector<Index>& indices) {
   Parsed p = parse(x, indices, "index");
@@ -378,7 +394,7 @@ Tensor& Tensor::index_put_(const std::vector<Index>& indices, const Tensor& valu
   else if (accumulate)
     p.view.add_(ready);
   else
-    p.view.copy_(ready);
+    copy_checked(p.view, ready);
   return *this;
 }
 

@@ -57,7 +57,8 @@ Tensor ready_indices(const Tensor& index, int64_t dim, int64_t size, const char*
   Extremes found = extremes(p, n);
   if (found.low < -size || found.high >= size) {
     const int64_t* bad = std::find_if(p, p + n, [&](int64_t i) { return i < -size || i >= size; });
-    fail<IndexError>(name, "index {} is out of range for dim {} of size {}", *bad, dim, size);
+    fail<IndexError>(name, "index {} is out of range for dim {} of size {}: use {} to {}", *bad, dim, size, -size,
+                     size - 1);
   }
   if (found.low >= 0) return ready;
   Tensor wrapped = make_tensor(ready.sizes(), DType::i64, ready.device());

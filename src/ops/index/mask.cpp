@@ -1,5 +1,6 @@
 // Masks and what they select: nonzero, masked_select, masked_fill.
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "base/check.h"
@@ -172,6 +173,7 @@ const Operator& masked_place_operator() { return masked_place_op; }
 Tensor fill_value(const Tensor& x, const Tensor& mask, const Tensor& value, const char* name) {
   check<DTypeError>(mask.dtype() == DType::boolean, name, "the mask must be bool, not {}", mask);
   check<ShapeError>(value.numel() == 1, name, "the value must be a number or a one-element tensor, not {}", value);
+  common_shape(x, mask, name);
   Tensor ready = value_for(x, value, name);
   return ready.dim() == 0 ? ready : reshape(ready, {});
 }
@@ -183,11 +185,17 @@ Tensor nonzero(const Tensor& x) { return call(nonzero_op, {&x}); }
 Tensor masked_select(const Tensor& x, const Tensor& mask) { return call(masked_select_op, {&x, &mask}); }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value) {
+  check_together(std::array{&x, &mask}, "masked_fill");
   return where(mask, fill_value(x, mask, value, "masked_fill"), x);
 }
 
 Tensor& Tensor::masked_fill_(const Tensor& mask, const Tensor& value) {
-  return where_out(*this, mask, fill_value(*this, mask, value, "masked_fill_"), *this);
+  Tensor number = fill_value(*this, mask, value, "masked_fill_");
+  check<ShapeError>(
+      broadcast_shapes(sizes(), mask.sizes()) == sizes(), "masked_fill_",
+      "the mask {} is larger than {}, which is to be filled in place; masked_fill() gives a larger result", mask,
+      *this);
+  return where_out(*this, mask, number, *this);
 }
 
 }  // namespace tutti

@@ -39,7 +39,8 @@ const Operator one_hot_op{
           Extremes found = extremes(at, n);
           if (found.low < 0 || found.high >= classes) {
             const int64_t* bad = std::find_if(at, at + n, [&](int64_t i) { return i < 0 || i >= classes; });
-            fail<IndexError>("one_hot", "class {} of {} is outside of 0 to {}", *bad, c.input(0), classes - 1);
+            fail<IndexError>("one_hot", "class {} of {} is not one of the {} classes from 0 on", *bad, c.input(0),
+                             classes);
           }
           auto* out = c.output().data<int64_t>();
           parallel_for(n, std::max<int64_t>(1, kGrain / classes), [&](int64_t begin, int64_t end) {
@@ -55,7 +56,9 @@ int64_t count_classes(const Tensor& index) {
   check<DeviceError>(!index.device().is_meta(), "one_hot",
                      "the number of classes cannot be seen from {}, which has no values: give it", index);
   Tensor values = as_i64(index.device().is_cpu() ? index : copy_to(index, Device()));
-  return std::max<int64_t>(extremes(values.data<int64_t>(), values.numel()).high + 1, 0);
+  Extremes found = extremes(values.data<int64_t>(), values.numel());
+  check<IndexError>(found.low >= 0, "one_hot", "class {} of {} is negative; classes count from 0", found.low, index);
+  return found.high + 1;
 }
 
 }  // namespace

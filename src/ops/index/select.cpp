@@ -1,4 +1,6 @@
 // index_select and index_add: whole slices along one dim, by a list of indices.
+#include <array>
+
 #include "base/check.h"
 #include "ops/index/indices.h"
 #include "tutti/ops.h"
@@ -84,7 +86,54 @@ const Operator index_add_op{
     .saves_inputs = 0b10,
 };
 
+// index_copy and index_fill are index_put along one dim.
+std::vector<Index> entries_for(const Tensor& x, int64_t dim, const Tensor& index, const char* name) {
+  check_together(std::array{&x, &index}, name);
+  check_list(index, name);
+  check<ShapeError>(x.dim() > 0, name, "a zero-dimensional tensor has no rows");
+  dim = wrap_dim(dim, x.dim(), name);
+  std::vector<Index> entries(position(dim), Slice());
+  Tensor list = index.dim() == 1 ? index : view(index, {1});
+  entries.emplace_back(index.device().is_meta() ? list : ready_indices(list, dim, x.size(dim), name));
+  return entries;
+}
+
+Tensor check_rows(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  check_together(std::array{&x, &index, &source}, "index_copy");
+  check<ShapeError>(x.dim() > 0, "index_copy", "a zero-dimensional tensor has no rows");
+  Shape wanted = x.sizes();
+  wanted[position(wrap_dim(dim, x.dim(), "index_copy"))] = index.numel();
+  check<ShapeError>(source.sizes() == wanted, "index_copy",
+                    "the source {} cannot be put into {} by {}: it must have the shape {}", source, x, index, wanted);
+  check<DTypeError>(source.dtype() == x.dtype(), "index_copy", "{} and {} differ in dtype", source, x);
+  return source;
+}
+
+Tensor check_value(const Tensor& x, const Tensor& value) {
+  check<ValueError>(value.defined(), "index_fill", "the value is undefined");
+  check<ShapeError>(value.numel() == 1, "index_fill", "the value must be a number or a one-element tensor, not {}",
+                    value);
+  check<DeviceError>(value.is_number() || value.device() == x.device(), "index_fill",
+                     "{} and {} are on different devices", value, x);
+  return reshape(value_for(x, value, "index_fill"), {});
+}
+
 }  // namespace
+
+Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  Tensor rows = check_rows(x, dim, index, source);
+  return index_put(x, entries_for(x, dim, index, "index_copy"), rows);
+}
+Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  Tensor rows = check_rows(x, dim, index, source);
+  return x.index_put_(entries_for(x, dim, index, "index_copy"), rows);
+}
+Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
+  return index_put(x, entries_for(x, dim, index, "index_fill"), check_value(x, value));
+}
+Tensor& index_fill_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
+  return x.index_put_(entries_for(x, dim, index, "index_fill"), check_value(x, value));
+}
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   Along a{wrap_dim(dim, x.dim(), "index_select")};

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
+#include "tutti/context.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
 
@@ -35,6 +36,13 @@ void check_pair(const Tensor& input, const Tensor& target, const char* name) {
   check<ShapeError>(input.sizes() == target.sizes(), name, "the target {} must have the shape of the input {}", target,
                     input);
 }
+
+// Losses need more range and precision than products: under autocast they are computed in f32.
+template <class... T>
+bool lowered(const T&... inputs) {
+  return context().modes & kAutocastMode && ((inputs.dtype() == DType::bf16 || inputs.dtype() == DType::f16) || ...);
+}
+Tensor in_f32(const Tensor& x) { return x.is_floating() && x.dtype() != DType::f64 ? cast(x, DType::f32) : x; }
 
 Tensor zero_like_number(const Tensor& x) { return zeros({}, {.dtype = x.dtype(), .device = x.device()}); }
 
@@ -75,16 +83,19 @@ const Operator binary_cross_entropy_op{
 
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   check_pair(input, target, "mse_loss");
+  if (lowered(input, target)) return mse_loss(in_f32(input), in_f32(target), reduction);
   return reduce_loss(square(input - target), reduction);
 }
 
 Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   check_pair(input, target, "l1_loss");
+  if (lowered(input, target)) return l1_loss(in_f32(input), in_f32(target), reduction);
   return reduce_loss(abs(input - target), reduction);
 }
 
 Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, double beta, Reduction reduction) {
   check_pair(input, target, "smooth_l1_loss");
+  if (lowered(input, target)) return smooth_l1_loss(in_f32(input), in_f32(target), beta, reduction);
   check<ValueError>(beta >= 0, "smooth_l1_loss", "beta must not be negative, not {}", beta);
   Tensor d = abs(input - target);
   if (beta == 0) return reduce_loss(d, reduction);
@@ -93,6 +104,7 @@ Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, double beta, Re
 
 Tensor huber_loss(const Tensor& input, const Tensor& target, double delta, Reduction reduction) {
   check_pair(input, target, "huber_loss");
+  if (lowered(input, target)) return huber_loss(in_f32(input), in_f32(target), delta, reduction);
   check<ValueError>(delta > 0, "huber_loss", "delta must be positive, not {}", delta);
   Tensor d = abs(input - target);
   return reduce_loss(where(d < delta, square(d) * 0.5, (d - 0.5 * delta) * delta), reduction);
@@ -101,6 +113,7 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, double delta, Reduc
 Tensor nll_loss(const Tensor& x, const Tensor& target, const NllOptions& options) {
   const char* name = "nll_loss";
   check_loss_input(x, name);
+  if (lowered(x)) return nll_loss(in_f32(x), target, options);
   check<ShapeError>(x.dim() >= 1, name, "needs [C], [N, C] or [N, C, d1, ...], not {}", x);
   int64_t dim = x.dim() == 1 ? 0 : 1;
   Shape places = x.sizes();
@@ -137,6 +150,7 @@ Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, const Bin
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, const BinaryLogitsOptions& options) {
   check_pair(x, target, "binary_cross_entropy_with_logits");
+  if (lowered(x, target)) return binary_cross_entropy_with_logits(in_f32(x), in_f32(target), options);
   Tensor t = cast(target, x.dtype()), logarithm = log_sigmoid(x);
   if (options.pos_weight.defined()) logarithm = logarithm * (1 + (options.pos_weight - 1) * t);
   Tensor loss = (1 - t) * x - logarithm;
@@ -146,6 +160,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
 Tensor kl_div(const Tensor& input, const Tensor& target, const KlOptions& options) {
   check_pair(input, target, "kl_div");
   check_loss_input(target, "kl_div");
+  if (lowered(input, target)) return kl_div(in_f32(input), in_f32(target), options);
   return reduce_loss(options.log_target ? exp(target) * (target - input) : xlogy(target, target) - target * input,
                      options.reduction);
 }
@@ -154,6 +169,7 @@ Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double
   const char* name = "cosine_similarity";
   check_loss_input(x1, name);
   check_loss_input(x2, name);
+  if (lowered(x1, x2)) return cosine_similarity(in_f32(x1), in_f32(x2), dim, epsilon);
   int64_t dims = static_cast<int64_t>(broadcast_shapes(x1.sizes(), x2.sizes()).size());
   int64_t d = wrap_dim(dim, dims, name) - dims;  // from the end, where broadcasting lines dims up
   auto aligned = [&](const Tensor& x) {
@@ -178,6 +194,7 @@ Tensor signs(const Tensor& target, const Shape& sizes, const char* name) {
 Tensor cosine_embedding_loss(const Tensor& x1, const Tensor& x2, const Tensor& target, const MarginOptions& options) {
   const char* name = "cosine_embedding_loss";
   check_pair(x1, x2, name);
+  if (lowered(x1, x2)) return cosine_embedding_loss(in_f32(x1), in_f32(x2), target, options);
   check<ShapeError>(x1.dim() == 1 || x1.dim() == 2, name, "needs [N, D] or [D], not {}", x1);
   Shape rows = x1.sizes();
   rows.erase(rows.size() - 1);
@@ -190,12 +207,14 @@ Tensor cosine_embedding_loss(const Tensor& x1, const Tensor& x2, const Tensor& t
 
 Tensor margin_ranking_loss(const Tensor& x1, const Tensor& x2, const Tensor& target, const MarginOptions& options) {
   check_pair(x1, x2, "margin_ranking_loss");
+  if (lowered(x1, x2)) return margin_ranking_loss(in_f32(x1), in_f32(x2), target, options);
   Tensor t = cast(signs(target, x1.sizes(), "margin_ranking_loss"), x1.dtype());
   return reduce_loss(relu(options.margin - t * (x1 - x2)), options.reduction);
 }
 
 Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, const MarginOptions& options) {
   check_loss_input(input, "hinge_embedding_loss");
+  if (lowered(input)) return hinge_embedding_loss(in_f32(input), target, options);
   Tensor t = signs(target, input.sizes(), "hinge_embedding_loss"), zero = zero_like_number(input);
   Tensor loss = where(t == 1, input, where(t == -1, relu(options.margin - input), zero));
   return reduce_loss(loss, options.reduction);
@@ -203,6 +222,7 @@ Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, const Mar
 
 Tensor soft_margin_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   check_loss_input(input, "soft_margin_loss");
+  if (lowered(input)) return soft_margin_loss(in_f32(input), target, reduction);
   Tensor t = cast(signs(target, input.sizes(), "soft_margin_loss"), input.dtype());
   return reduce_loss(-log_sigmoid(t * input), reduction);
 }
@@ -210,6 +230,7 @@ Tensor soft_margin_loss(const Tensor& input, const Tensor& target, Reduction red
 Tensor pairwise_distance(const Tensor& x1, const Tensor& x2, double p, double epsilon, bool keepdim) {
   check_loss_input(x1, "pairwise_distance");
   check_loss_input(x2, "pairwise_distance");
+  if (lowered(x1, x2)) return pairwise_distance(in_f32(x1), in_f32(x2), p, epsilon, keepdim);
   check<ShapeError>(x1.dim() > 0 && x2.dim() > 0, "pairwise_distance", "{} and {} must have a last dim", x1, x2);
   return norm(x1 - x2 + epsilon, p, -1, keepdim);
 }

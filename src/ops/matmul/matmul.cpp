@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/matmul/gemm.h"
+#include "ops/reduce/reduce.h"
 #include "ops/sparse/arithmetic.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
@@ -36,15 +37,17 @@ void check_inner(const char* name, const Tensor& a, const Tensor& b) {
   check<ShapeError>(inner == other, name, "inner sizes {} and {} differ: {}, {}", inner, other, a, b);
 }
 
+void check_alike(const char* name, const Tensor& a, const Tensor& b) {
+  check<DTypeError>(b.dtype() == a.dtype(), name,
+                    "operands must have the same dtype, not {} and {}; cast() one of them", a, b);
+  check<DeviceError>(b.device() == a.device(), name,
+                     "operands are on different devices: {}, {}; copy them to one with to(device)", a, b);
+}
+
 // What `infer` says of all products: one dtype, one device.
 TensorSpec spec_of(const Call& c, Shape sizes) {
   const Tensor& a = c.input(c.inputs.size() - 2);
-  for (const Tensor* x : c.inputs) {
-    check<DTypeError>(x->dtype() == a.dtype(), c.op.name,
-                      "operands must have the same dtype, not {} and {}; cast() one of them", a, *x);
-    check<DeviceError>(x->device() == a.device(), c.op.name,
-                       "operands are on different devices: {}, {}; copy them to one with to(device)", a, *x);
-  }
+  for (const Tensor* x : c.inputs) check_alike(c.op.name, a, *x);
   return {.sizes = std::move(sizes), .dtype = a.dtype(), .device = a.device()};
 }
 
@@ -286,6 +289,13 @@ Tensor batched(const Tensor& a, const Tensor& b) {
   return a.dim() == 2 && b.dim() == 2 ? mm(a, b) : call(bmm_op, {&a, &b});
 }
 
+void check_batches(const Tensor& a, const Tensor& b) {
+  check_defined("bmm", {&a, &b});
+  check_dims("bmm", a, 3, b, 3);
+  check<ShapeError>(a.size(0) == b.size(0), "bmm", "batches of {} and {} matrices: {}, {}; matmul() broadcasts them",
+                    a.size(0), b.size(0), a, b);
+}
+
 // A number given as the summand takes the product's dtype.
 Tensor summand(const Tensor& c, const Tensor& a) { return c.is_number() ? cast(c, a.dtype()) : c; }
 
@@ -297,17 +307,23 @@ Tensor mm(const Tensor& a, const Tensor& b) {
   return call(mm_op, {&a, &b});
 }
 
+Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
+  check_defined("mm", {&a, &b});
+  return call_out(mm_op, {&a, &b}, out);
+}
+
 Tensor mv(const Tensor& a, const Tensor& x) {
   check_defined("mv", {&a, &x});
   return call(mv_op, {&a, &x});
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
-  check_defined("bmm", {&a, &b});
-  check_dims("bmm", a, 3, b, 3);
-  check<ShapeError>(a.size(0) == b.size(0), "bmm", "batches of {} and {} matrices: {}, {}; matmul() broadcasts them",
-                    a.size(0), b.size(0), a, b);
+  check_batches(a, b);
   return call(bmm_op, {&a, &b});
+}
+Tensor& bmm_out(Tensor& out, const Tensor& a, const Tensor& b) {
+  check_batches(a, b);
+  return call_out(bmm_op, {&a, &b}, out);
 }
 
 Tensor dot(const Tensor& a, const Tensor& b) {
@@ -329,6 +345,13 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, dou
   return call(addmm_op, {&added, &a, &b}, attributes(s));
 }
 
+Tensor& addmm_out(Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  check_defined("addmm", {&c, &a, &b});
+  Tensor added = summand(c, a);
+  Scales s{beta, alpha};
+  return call_out(addmm_op, {&added, &a, &b}, out, attributes(s));
+}
+
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
   check_defined("baddbmm", {&c, &a, &b});
   Tensor added = summand(c, a);
@@ -341,6 +364,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   check<ShapeError>(a.dim() > 0 && b.dim() > 0, "matmul",
                     "takes tensors of at least one dim, not {} and {}; use * for numbers", a, b);
   if (a.is_sparse() || b.is_sparse()) return mm(a, b);
+  if (!(context().modes & kAutocastMode)) check_alike("matmul", a, b);
   check_inner("matmul", a, b);
   if (b.dim() <= 2) {
     if (a.dim() == 1) return b.dim() == 1 ? dot(a, b) : mv(transpose(b, 0, 1), a);
@@ -355,6 +379,16 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   batched_sizes("matmul", left, b);
   Tensor product = batched(left, b);
   return a.dim() == 1 ? squeeze(product, -2) : product;
+}
+
+Tensor& matmul_out(Tensor& out, const Tensor& a, const Tensor& b) {
+  check_defined("matmul", {&a, &b});
+  if (a.dim() == 2 && b.dim() == 2) return mm_out(out, a, b);
+  if (a.dim() >= 2 && b.dim() > 2) {
+    check_inner("matmul", a, b);
+    return call_out(bmm_op, {&a, &b}, out);
+  }
+  return reduction::write_out(out, matmul(a, b), "matmul");
 }
 
 }  // namespace tutti

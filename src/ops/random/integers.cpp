@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "base/parallel.h"
 #include "ops/random/draw.h"
 #include "ops/random/kernels.h"
@@ -156,13 +157,24 @@ bool holds(DType dtype, int64_t low, int64_t high) {
   }
 }
 
+void check_range(const Integers& a, const char* name) {
+  check<ValueError>(a.low < a.high, name, "[{}, {}) is empty: give low < high", a.low, a.high);
+  check<ValueError>(holds(a.dtype, a.low, a.high - 1), name, "{} cannot hold all integers in [{}, {})", a.dtype, a.low,
+                    a.high);
+}
+
 }  // namespace
 
+Tensor& Tensor::random_(int64_t low, int64_t high) {
+  Integers a{low, high, sizes(), dtype(), device()};
+  check_range(a, "random_");
+  return call_out(randint_op, {}, *this, attributes(a));
+}
+
 Tensor randint(int64_t low, int64_t high, const Shape& sizes, const Options& o) {
-  check<ValueError>(low < high, "randint", "[{}, {}) is empty: give low < high", low, high);
   Integers a{low, high, sizes, o.dtype.value_or(DType::i64), o.device.value_or(context().device)};
-  check<ValueError>(holds(a.dtype, low, high - 1), "randint", "{} cannot hold all integers in [{}, {})", a.dtype, low,
-                    high);
+  check_new(sizes, a.device, "randint");
+  check_range(a, "randint");
   Tensor t = call(randint_op, {}, attributes(a));
   if (o.requires_grad) t.requires_grad_();
   return t;

@@ -1,10 +1,14 @@
 // Tensors filled with random numbers. See Note [Random streams] in philox.h for who gets which number.
 #include "tutti/random.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "base/parallel.h"
 #include "ops/random/draw.h"
 #include "ops/random/kernels.h"
@@ -36,6 +40,14 @@ struct Chance {
   DType dtype;
   Device device;
   TUTTI_FIELDS(p, sizes, dtype, device)
+};
+
+struct Rate {
+  double rate;
+  Shape sizes;
+  DType dtype;
+  Device device;
+  TUTTI_FIELDS(rate, sizes, dtype, device)
 };
 
 template <class A>
@@ -140,6 +152,22 @@ const Operator normal_op{
     .random = true,
 };
 
+const Operator exponential_op{
+    .name = "exponential_",
+    .infer = infer_from<Rate>,
+    .cpu =
+        [](const Call& c) {
+          const auto& a = c.as<Rate>();
+          int64_t count = c.output().numel();
+          fill_pieces<double>(c.output(), a.dtype, count, reserve_words(count, 2),
+                              [&](const RandomRange& r, double* to) {
+                                random_exponential_f64_pointer()(r, to);
+                                for (int64_t i = 0; i < r.count; ++i) to[i] /= a.rate;
+                              });
+        },
+    .random = true,
+};
+
 const Operator chance_op{
     .name = "bernoulli_",
     .infer = infer_from<Chance>,
@@ -213,7 +241,11 @@ Bell bell(double mean, double std, const Shape& sizes, DType dtype, Device devic
   return {mean, std, sizes, dtype, device};
 }
 
-Device device_of(const Options& o) { return o.device.value_or(context().device); }
+Device device_of(const Options& o, const Shape& sizes, const char* name) {
+  Device device = o.device.value_or(context().device);
+  check_new(sizes, device, name);
+  return device;
+}
 DType dtype_of_options(const Options& o) { return o.dtype.value_or(context().default_dtype); }
 
 Tensor with_options(Tensor t, const Options& o) {
@@ -243,11 +275,21 @@ Generator::State reserve_words(int64_t elements, int64_t words) {
 
 // ---- The generator
 
+namespace {
+// Ranks and threads of one program start apart. The main thread is number 0, ranks come next, then threads that the
+// library knows nothing of, in the order in which they first draw.
+uint64_t seed_number(int rank) {
+  static std::atomic<uint64_t> threads{0};
+  if (rank >= 0) return static_cast<uint64_t>(rank) + 1;
+  return gettid() == getpid() ? 0 : ++threads << 32;
+}
+}  // namespace
+
 Generator& generator() {
   Context& c = context();
   if (!c.generator) {
-    // Ranks of one program start apart: the finaliser of splitmix64 spreads neighbouring ranks over all seeds.
-    auto seed = static_cast<uint64_t>(c.rank + 1) * 0x9E3779B97F4A7C15ull;
+    // The finaliser of splitmix64 spreads neighbouring numbers over all seeds.
+    auto seed = seed_number(c.rank) * 0x9E3779B97F4A7C15ull;
     seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9ull;
     seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EBull;
     c.generator = std::make_shared<Generator>(seed ^ (seed >> 31));
@@ -260,11 +302,11 @@ void manual_seed(uint64_t seed) { generator().set_state({seed, 0}); }
 // ---- Public functions
 
 Tensor rand(const Shape& sizes, const Options& o) {
-  Interval a = interval(0, 1, sizes, dtype_of_options(o), device_of(o), "rand");
+  Interval a = interval(0, 1, sizes, dtype_of_options(o), device_of(o, sizes, "rand"), "rand");
   return with_options(call(uniform_op, {}, attributes(a)), o);
 }
 Tensor randn(const Shape& sizes, const Options& o) {
-  Bell a = bell(0, 1, sizes, dtype_of_options(o), device_of(o), "randn");
+  Bell a = bell(0, 1, sizes, dtype_of_options(o), device_of(o, sizes, "randn"), "randn");
   return with_options(call(normal_op, {}, attributes(a)), o);
 }
 Tensor rand_like(const Tensor& x, const Options& o) {
@@ -286,6 +328,13 @@ Tensor& Tensor::bernoulli_(double p) {
   check<ValueError>(p >= 0 && p <= 1, "bernoulli_", "the probability must lie in [0, 1], not {}", p);
   Chance a{p, sizes(), dtype(), device()};
   return call_out(chance_op, {}, *this, attributes(a));
+}
+
+Tensor& Tensor::exponential_(double rate) {
+  check<DTypeError>(is_floating(), "exponential_", "makes floating-point numbers, not {}", dtype());
+  check<ValueError>(rate > 0, "exponential_", "the rate must be positive, not {}", rate);
+  Rate a{rate, sizes(), dtype(), device()};
+  return call_out(exponential_op, {}, *this, attributes(a));
 }
 
 Tensor bernoulli(const Tensor& p) {

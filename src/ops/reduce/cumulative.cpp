@@ -177,7 +177,17 @@ Tensor reduction::exclusive_cumprod(const Tensor& x, int64_t dim, bool reverse) 
   return shift(cumulate(cumprod_op, x, dim, reverse), dim, reverse, 1);
 }
 
-Tensor cumsum(const Tensor& x, int64_t dim) { return cumulate(cumsum_op, x, dim); }
-Tensor cumprod(const Tensor& x, int64_t dim) { return cumulate(cumprod_op, x, dim); }
+Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
+  return cumulate(cumsum_op, cast_first(x, dtype, "cumsum"), dim);
+}
+Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
+  return cumulate(cumprod_op, cast_first(x, dtype, "cumprod"), dim);
+}
+Tensor& cumsum_out(Tensor& out, const Tensor& x, int64_t dim) {
+  check_strided(x, "cumsum");
+  Along a{wrap_dim(dim, x.dim(), "cumsum"), false};
+  if (x.dim() > 0) return call_out(cumsum_op, {&x}, out, attributes(a));
+  return write_out(out, cumsum(x, 0), "cumsum");
+}
 
 }  // namespace tutti

@@ -266,6 +266,12 @@ Tensor min(const Tensor& x) { return extreme(amin_op, x, {}, false, "min"); }
 ValuesIndices max(const Tensor& x, int64_t dim, bool keepdim) { return extreme_along(max_op, x, dim, keepdim); }
 ValuesIndices min(const Tensor& x, int64_t dim, bool keepdim) { return extreme_along(min_op, x, dim, keepdim); }
 Tensor argmax(const Tensor& x, std::optional<int64_t> dim, bool keepdim) { return arg(argmax_op, x, dim, keepdim); }
+Tensor& argmax_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+  check_ordered(x, "argmax");
+  Dims a{normalize_dims(x, dim ? Shape(*dim) : Shape(), "argmax"), keepdim, {}};
+  check_not_empty(x, a.dims, "argmax");
+  return call_out(argmax_op, {&x}, out, attributes(a));
+}
 Tensor argmin(const Tensor& x, std::optional<int64_t> dim, bool keepdim) { return arg(argmin_op, x, dim, keepdim); }
 
 }  // namespace tutti

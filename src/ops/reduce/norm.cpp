@@ -163,8 +163,8 @@ Tensor var(const Tensor& x, const Shape& dims, bool keepdim, int64_t correction)
   return variance(var_op, x, dims, keepdim, correction);
 }
 
-Tensor std(const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
-  check_floating(x, "std");
+Tensor stddev(const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
+  check_floating(x, "stddev");
   if (x.is_complex()) return sqrt(var(x, dims, keepdim, correction));
   return variance(std_op, x, dims, keepdim, correction);
 }

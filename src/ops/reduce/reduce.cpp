@@ -12,6 +12,24 @@ void check_strided(const Tensor& x, const char* name) {
   if (x.is_sparse()) fail<ValueError>(name, "{} is sparse; use its values(), or to_dense() it", x);
 }
 
+Tensor cast_first(const Tensor& x, std::optional<DType> dtype, const char* name) {
+  if (!dtype) return x;
+  check_strided(x, name);
+  if (x.is_complex() && !is_complex(*dtype))
+    fail<DTypeError>(name, "{} cannot be computed in {}, which has no imaginary part; take real() or abs() of it first",
+                     x, *dtype);
+  return cast(x, *dtype);
+}
+
+Tensor& write_out(Tensor& out, const Tensor& result, const char* name) {
+  if (!out.defined()) return out = result;
+  check<ShapeError>(out.sizes() == result.sizes(), name, "the result of shape {} cannot be written into {}",
+                    result.sizes(), out);
+  check<DTypeError>(category(out.dtype()) >= category(result.dtype()), name,
+                    "the result is {} and cannot be written into {} without losing its kind", result.dtype(), out);
+  return out.copy_(result);
+}
+
 Shape normalize_dims(const Tensor& x, const Shape& dims, const char* name) {
   check_strided(x, name);
   auto count = static_cast<size_t>(x.dim());

@@ -31,4 +31,9 @@ void check_not_empty(const Tensor& x, const Shape& dims, const char* name);
 /// The dtype in which elements are computed: f32, f64, i64, c64 or c128.
 DType computing_dtype(DType t);
 
+/// x in the dtype that was asked for, if any.
+Tensor cast_first(const Tensor& x, std::optional<DType> dtype, const char* name);
+/// Puts a finished result into `out`, or makes `out` that result where it is undefined.
+Tensor& write_out(Tensor& out, const Tensor& result, const char* name);
+
 }  // namespace tutti::reduction

@@ -272,7 +272,18 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   return call(logsumexp_op, {&x}, attributes(a));
 }
 
-Tensor softmax(const Tensor& x, int64_t dim) { return normalize(softmax_op, x, dim); }
-Tensor log_softmax(const Tensor& x, int64_t dim) { return normalize(log_softmax_op, x, dim); }
+Tensor softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
+  return normalize(softmax_op, cast_first(x, dtype, "softmax"), dim);
+}
+Tensor log_softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
+  return normalize(log_softmax_op, cast_first(x, dtype, "log_softmax"), dim);
+}
+Tensor& softmax_out(Tensor& out, const Tensor& x, int64_t dim) {
+  check_floating(x, "softmax");
+  Tensor rows = x.dim() == 0 ? reshape(x, {1}) : x;
+  Along a{wrap_dim(dim, x.dim(), "softmax")};
+  if (x.dim() > 0) return call_out(softmax_op, {&rows}, out, attributes(a));
+  return write_out(out, reshape(call(softmax_op, {&rows}, attributes(a)), {}), "softmax");
+}
 
 }  // namespace tutti

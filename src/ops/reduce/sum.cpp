@@ -125,6 +125,15 @@ Tensor reduce(const Operator& op, const Tensor& x, const Shape& dims, bool keepd
   return call(op, {&x}, attributes(a));
 }
 
+void check_mean(const Tensor& x, DType computing) {
+  check_strided(x, "mean");
+  if (!is_differentiable(computing))
+    fail<DTypeError>(
+        "mean",
+        "the mean of {} need not be a whole number, but {} was asked for; cast to a floating-point dtype or pass one",
+        x, computing);
+}
+
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
@@ -132,14 +141,24 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
-  check_strided(x, "mean");
-  DType computing = dtype.value_or(x.dtype());
-  if (!is_differentiable(computing))
-    fail<DTypeError>(
-        "mean",
-        "the mean of {} need not be a whole number, but {} was asked for; cast to a floating-point dtype or pass one",
-        x, computing);
+  check_mean(x, dtype.value_or(x.dtype()));
   return reduce(mean_op, x, dims, keepdim, dtype);
+}
+
+Tensor& sum_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  Dims a{normalize_dims(x, dims, "sum"), keepdim, {}};
+  return call_out(sum_op, {&x}, out, attributes(a));
+}
+Tensor& mean_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  check_mean(x, x.dtype());
+  Dims a{normalize_dims(x, dims, "mean"), keepdim, {}};
+  return call_out(mean_op, {&x}, out, attributes(a));
+}
+
+Tensor trace(const Tensor& x) {
+  check_strided(x, "trace");
+  check<ShapeError>(x.dim() == 2, "trace", "takes a matrix, not {}", x);
+  return sum(diagonal(x));
 }
 
 Tensor prod(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {

@@ -87,18 +87,21 @@ const Operator cat_op{
         },
 };
 
-Tensor join(const TensorList& tensors, int64_t dim) {
+void join(Tensor& result, const TensorList& tensors, int64_t dim) {
   SmallVector<const Tensor*, 8> inputs;
   for (auto& t : tensors) inputs.push_back(&t);
   Along a{dim};
-  Tensor result;
   call(cat_op, inputs.span(), attributes(a), {&result, 1});
-  return result;
 }
 
 }  // namespace
 
 Tensor cat(const TensorList& tensors, int64_t dim) {
+  Tensor result;
+  return cat_out(result, tensors, dim);
+}
+
+Tensor& cat_out(Tensor& out, const TensorList& tensors, int64_t dim) {
   check<ValueError>(!tensors.empty(), "cat", "needs at least one tensor");
   // An empty one-dimensional tensor fits everything, as a list that nothing has been put into yet.
   TensorList kept;
@@ -107,10 +110,16 @@ Tensor cat(const TensorList& tensors, int64_t dim) {
     if (!(t.dim() == 1 && t.numel() == 0)) kept.push_back(t);
   }
   const TensorList& list = kept.empty() ? tensors : kept;
-  return join(list, wrap_dim(dim, list[0].dim(), "cat"));
+  join(out, list, wrap_dim(dim, list[0].dim(), "cat"));
+  return out;
 }
 
 Tensor stack(const TensorList& tensors, int64_t dim) {
+  Tensor result;
+  return stack_out(result, tensors, dim);
+}
+
+Tensor& stack_out(Tensor& out, const TensorList& tensors, int64_t dim) {
   check<ValueError>(!tensors.empty(), "stack", "needs at least one tensor");
   dim = wrap_dim(dim, tensors[0].dim() + 1, "stack");
   TensorList rows;
@@ -119,7 +128,8 @@ Tensor stack(const TensorList& tensors, int64_t dim) {
                       "tensor {}, {}, has not the shape of the first, {}", i, tensors[i], tensors[0]);
     rows.push_back(unsqueeze(tensors[i], dim));
   }
-  return join(rows, dim);
+  join(out, rows, dim);
+  return out;
 }
 
 }  // namespace tutti

@@ -453,8 +453,8 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   check<ShapeError>(x.dim() > 0, "select", "a zero-dimensional tensor cannot be indexed; use item()");
   dim = wrap_dim(dim, x.dim(), "select");
   int64_t size = x.size(dim);
-  check<IndexError>(index >= -size && index < size, "select", "index {} is out of range for dim {} of {}", index, dim,
-                    x);
+  check<IndexError>(index >= -size && index < size, "select", "index {} is out of range for dim {} of {}: use {} to {}",
+                    index, dim, x, -size, size - 1);
   Pick a{dim, index < 0 ? index + size : index};
   return call(select_op, {&x}, attributes(a));
 }
@@ -533,12 +533,14 @@ TensorList split(const Tensor& x, int64_t length, int64_t dim) {
 }
 
 TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
+  check<ShapeError>(x.dim() > 0, "chunk", "a zero-dimensional tensor has nothing to divide");
   check<ValueError>(chunks > 0, "chunk", "{} chunks asked for; give at least 1", chunks);
   int64_t size = x.size(dim);
   return split(x, std::max<int64_t>(1, (size + chunks - 1) / chunks), dim);
 }
 
 TensorList unbind(const Tensor& x, int64_t dim) {
+  check<ShapeError>(x.dim() > 0, "unbind", "a zero-dimensional tensor has no slices");
   TensorList parts;
   for (int64_t i = 0, n = x.size(dim); i < n; ++i) parts.push_back(select(x, dim, i));
   return parts;

@@ -51,6 +51,14 @@ const bool indexing = add_rows({
         {{value({3, 2}), indices({4}, {0, 2, 0, 0}), value({4, 2})}})
         .takes(kNumber)
         .changes([](TensorList& x) { index_add_(x[0], 0, x[1], x[2]); }),
+    row("index_copy", [](In x) -> Out { return {index_copy(x[0], 0, x[1], x[2])}; },
+        {{value({3, 2}), indices({2}, {2, 0}), value({2, 2})}})
+        .takes(kNumber)
+        .changes([](TensorList& x) { index_copy_(x[0], 0, x[1], x[2]); }),
+    row("index_fill", [](In x) -> Out { return {index_fill(x[0], 1, x[1], x[2])}; },
+        {{value({2, 3}), indices({2}, {2, 0}), value({})}})
+        .takes(kNumber)
+        .changes([](TensorList& x) { index_fill_(x[0], 1, x[1], x[2]); }),
     row("masked_select", [](In x) -> Out { return {masked_select(x[0], x[1])}; },
         {{value({2, 3}), row_mask}, {value({2, 3}), mask({3}, {1, 0, 1})}})
         .takes(kNumber)
@@ -69,6 +77,15 @@ const bool indexing = add_rows({
     row("sort.descending", [](In x) -> Out { return both(sort(x[0], 0, true)); }, {{value({4, 3})}}),
     row("argsort", [](In x) -> Out { return {argsort(x[0]), argsort(x[0], 0, true)}; }, {{value({4, 3})}})
         .no_gradient(),
+    row("kthvalue",
+        [](In x) -> Out {
+          auto rows = kthvalue(x[0], 2), columns = kthvalue(x[0], 3, 0, true);
+          return {rows.values, rows.indices, columns.values, columns.indices};
+        },
+        {{value({3, 4})}}),
+    row("bincount", [](In x) -> Out { return {bincount(x[0]), bincount(x[0], {}, 7)}; }, {{indices({4}, {0, 3, 1, 3})}})
+        .no_gradient()
+        .dynamic(),
     row("one_hot", [](In x) -> Out { return {one_hot(x[0], 4)}; }, {{indices({2, 3}, {0, 3, 1, 2, 2, 0})}})
         .no_gradient(),
     row("one_hot.unknown", [](In x) -> Out { return {one_hot(x[0])}; }, {{indices({2, 3}, {0, 3, 1, 2, 2, 0})}})

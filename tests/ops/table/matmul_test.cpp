@@ -29,6 +29,10 @@ const bool products = add_rows({
     row("dot", [](In x) -> Out { return {dot(x[0], x[1])}; }, {{value({4}), value({4})}, {value({0}), value({0})}})
         .takes(kNumber),
     row("outer", [](In x) -> Out { return {outer(x[0], x[1])}; }, {{value({2}), value({3})}}).takes(kNumber),
+    row("tensordot",
+        [](In x) -> Out { return {tensordot(x[0], x[1]), tensordot(x[0], x[1], 1, 0), tensordot(x[0], x[1], 0)}; },
+        {{value({2, 3, 2}), value({3, 2, 2})}})
+        .takes(kNumber),
     row("einsum", [](In x) -> Out { return {einsum("bij,bjk->bik", x)}; }, {{value({2, 2, 3}), value({2, 3, 2})}})
         .takes(kNumber),
     row("einsum.trace",

@@ -72,9 +72,18 @@ const bool reductions = add_rows({
         .no_gradient(),
     row("var", [](In x) -> Out { return {var(x[0]), var(x[0], 1), var(x[0], {0, 1}, true, 0)}; }, {{value({3, 4})}})
         .takes(kFloat | kComplex),
-    row("std", [](In x) -> Out { return {std(x[0]), std(x[0], 1), std(x[0], {0, 1}, true, 0)}; }, {{value({3, 4})}})
+    row("stddev", [](In x) -> Out { return {stddev(x[0]), stddev(x[0], 1), stddev(x[0], {0, 1}, true, 0)}; },
+        {{value({3, 4})}})
         .takes(kFloat | kComplex)
         .loose(1, 4),
+    row("trace", [](In x) -> Out { return {trace(x[0])}; }, {{value({3, 4})}, {value({2, 0})}}).takes(kNumber),
+    row("median", [](In x) -> Out { return {median(x[0])}; }, {{value({2, 4})}, {value({})}}),
+    row("median.dim",
+        [](In x) -> Out {
+          auto rows = median(x[0], 1), columns = median(x[0], 0, true);
+          return {rows.values, rows.indices, columns.values, columns.indices};
+        },
+        {{value({3, 4})}}),
     row("logsumexp", [](In x) -> Out { return {logsumexp(x[0]), logsumexp(x[0], 1), logsumexp(x[0], {0, 1}, true)}; },
         {{value({3, 4})}, {value({2, 3, 2, 2})}})
         .takes(kFloat),
@@ -87,6 +96,13 @@ const bool reductions = add_rows({
         {{value({2, 3, 2})}, {value({2, 3, 2, 2})}})
         .takes(kFloat)
         .loose(1, 4),
+    row("softmax.dtype", [](In x) -> Out { return {softmax(x[0], 0, f64), log_softmax(x[0], -1, f64)}; },
+        {{value({2, 3})}, {value({})}})
+        .takes(kReal)
+        .chooses_dtype(),
+    row("cumsum.dtype", [](In x) -> Out { return {cumsum(x[0], 0, f64), cumprod(x[0], -1, f64)}; }, {{value({2, 3})}})
+        .takes(kReal)
+        .chooses_dtype(),
     row("log_softmax", [](In x) -> Out { return {log_softmax(x[0], -1), log_softmax(x[0], 0)}; },
         {{value({2, 3, 2})}, {value({2, 3, 2, 2})}})
         .takes(kFloat),

@@ -20,6 +20,9 @@ const bool views = add_rows({
     row("transpose", [](In x) -> Out { return {transpose(x[0], 0, -1)}; },
         {{value({2, 3, 2})}, {value({4})}, {value({})}})
         .takes(kNumber),
+    row("movedim", [](In x) -> Out { return {movedim(x[0], 0, -1), movedim(x[0], {2, 0}, {0, 1})}; },
+        {{value({2, 3, 4})}, {value({2, 0, 4})}})
+        .takes(kNumber),
     row("squeeze", [](In x) -> Out { return {squeeze(x[0])}; }, {{value({1, 3, 1, 2})}, {value({1, 1})}, {value({})}})
         .takes(kNumber),
     row("squeeze.dim", [](In x) -> Out { return {squeeze(x[0], -2)}; }, {{value({2, 1, 3})}, {value({1, 2, 3})}})
@@ -64,6 +67,16 @@ const bool copies = add_rows({
         {{value({2, 3})}, {value({3, 5, 2})}})
         .takes(kNumber),
     row("repeat", [](In x) -> Out { return {repeat(x[0], {2, 1, 3})}; }, {{value({2, 2})}, {value({1, 2, 1})}})
+        .takes(kNumber),
+    row("tile", [](In x) -> Out { return {tile(x[0], 2), tile(x[0], {2, 1, 3})}; }, {{value({2, 2})}, {value({})}})
+        .takes(kNumber),
+    row("diag", [](In x) -> Out { return {diag(x[0]), diag(x[0], -1)}; }, {{value({3})}, {value({0})}}).takes(kNumber),
+    row("diag.matrix", [](In x) -> Out { return {diag(x[0]), diag(x[0], 1)}; }, {{value({3, 4})}, {value({2, 0})}})
+        .takes(kNumber),
+    row("meshgrid", [](In x) -> Out { return meshgrid(x); },
+        {{value({2}), value({3}), value({})}, {value({2}), value({0})}})
+        .takes(kNumber),
+    row("meshgrid.columns", [](In x) -> Out { return meshgrid(x, true); }, {{value({2}), value({3}), value({2})}})
         .takes(kNumber),
     row("repeat_interleave", [](In x) -> Out { return {repeat_interleave(x[0], 2, 1)}; },
         {{value({2, 3})}, {value({2, 0, 2})}})

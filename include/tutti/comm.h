@@ -1,0 +1,6 @@
+// Groups of ranks and collectives.
+#pragma once
+
+#include "tutti/comm/collectives.h"  // IWYU pragma: export
+#include "tutti/comm/group.h"        // IWYU pragma: export
+#include "tutti/comm/work.h"         // IWYU pragma: export

@@ -1,0 +1,99 @@
+// Collectives: every rank of a group makes the same call. Each has a form that waits and a form that gives a Work
+// (…_async), whose tensors must be left alone until it is done.
+//
+// Results are the same bits on every transport, for every size and number of tensors: ranks are added in the order of
+// one balanced tree, half-precision numbers in f32, rounded once.
+#pragma once
+
+#include <optional>
+#include <source_location>
+
+#include "tutti/comm/group.h"
+#include "tutti/comm/work.h"
+#include "tutti/tensor.h"
+
+namespace tutti {
+
+enum class Reduce : uint8_t { sum, average, product, min, max, band, bor, bxor };
+
+/// Where a call was made: errors name it. Never given by hand.
+using Place = std::source_location;
+
+struct CollectiveOptions {
+  Group group = {};                                       // default: the world
+  std::optional<std::chrono::milliseconds> timeout = {};  // default: the world's
+  Place place = Place::current();
+};
+struct ReduceOptions {
+  Reduce op = Reduce::sum;
+  std::optional<double> factor = {};  // each rank's numbers are multiplied by this first (sum)
+  std::optional<double> weight = {};  // average: by these weights instead of evenly (rows of a batch, say)
+  int root = 0;                       // reduce only
+  Group group = {};
+  std::optional<std::chrono::milliseconds> timeout = {};
+  Place place = Place::current();
+};
+struct RootOptions {
+  int root = 0;
+  Group group = {};
+  std::optional<std::chrono::milliseconds> timeout = {};
+  Place place = Place::current();
+};
+
+/// x becomes the reduction of all ranks' x, on all ranks; on the root only (reduce).
+void all_reduce(Tensor x, const ReduceOptions& options = {});
+Work all_reduce_async(Tensor x, const ReduceOptions& options = {});
+void reduce(Tensor x, const ReduceOptions& options = {});
+Work reduce_async(Tensor x, const ReduceOptions& options = {});
+/// Many tensors in one call, as if they were one.
+void all_reduce(const TensorList& xs, const ReduceOptions& options = {});
+Work all_reduce_async(const TensorList& xs, const ReduceOptions& options = {});
+
+/// x becomes the root's.
+void broadcast(Tensor x, const RootOptions& options = {});
+Work broadcast_async(Tensor x, const RootOptions& options = {});
+
+/// outputs[k] (or part k of output, cut along the first dim) becomes rank k's x. Sizes may differ between ranks.
+void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});
+Work all_gather_async(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});
+void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& options = {});
+Work all_gather_async(Tensor output, const Tensor& x, const CollectiveOptions& options = {});
+/// The same on the root only; others give no outputs.
+void gather(const TensorList& outputs, const Tensor& x, const RootOptions& options = {});
+Work gather_async(const TensorList& outputs, const Tensor& x, const RootOptions& options = {});
+/// output becomes the root's inputs[rank]; others give no inputs.
+void scatter(Tensor output, const TensorList& inputs, const RootOptions& options = {});
+Work scatter_async(Tensor output, const TensorList& inputs, const RootOptions& options = {});
+
+/// output becomes the reduction of all ranks' inputs[rank] (or of their parts of input, cut evenly along the first
+/// dim).
+void reduce_scatter(Tensor output, const TensorList& inputs, const ReduceOptions& options = {});
+Work reduce_scatter_async(Tensor output, const TensorList& inputs, const ReduceOptions& options = {});
+void reduce_scatter(Tensor output, const Tensor& input, const ReduceOptions& options = {});
+Work reduce_scatter_async(Tensor output, const Tensor& input, const ReduceOptions& options = {});
+
+/// outputs[k] becomes rank k's inputs[rank].
+void all_to_all(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& options = {});
+Work all_to_all_async(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& options = {});
+/// The same with parts of one tensor each, cut along the first dim: evenly, or as the splits say (i64 tensors or
+/// lists).
+void all_to_all(Tensor output, const Tensor& input, const Shape& output_splits = {}, const Shape& input_splits = {},
+                const CollectiveOptions& options = {});
+void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
+                const CollectiveOptions& options = {});
+
+void barrier(const CollectiveOptions& options = {});
+Work barrier_async(const CollectiveOptions& options = {});
+
+struct MessageOptions {
+  int64_t tag = 0;
+  Group group = {};
+  std::optional<std::chrono::milliseconds> timeout = {};
+  Place place = Place::current();
+};
+/// From one rank to another. Messages between two ranks with the same tag arrive in order.
+void send(const Tensor& x, int to, const MessageOptions& options = {});
+/// Returns the rank it came from; `from` -1 takes from any.
+int recv(Tensor x, int from, const MessageOptions& options = {});
+
+}  // namespace tutti

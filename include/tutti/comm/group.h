@@ -1,0 +1,76 @@
+// Groups: ranks that work together. A program finds its world, the group of all ranks, in its context; one that was not
+// started as a rank of anything is a world of one.
+//
+//   spawn_ranks(4, [] {
+//     Tensor x = full({3}, rank());
+//     all_reduce(x);                       // 0 + 1 + 2 + 3 on every rank
+//     Group pair = world().split(rank() / 2);
+//     broadcast(x, {.root = 1, .group = pair});
+//   });
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/error.h"
+
+namespace tutti {
+
+/// Another rank failed: the text says which, and what happened to it.
+struct RankFailure : Error {
+  using Error::Error;
+};
+/// Ranks called different collectives, or the same one with different shapes, dtypes, roots or reductions.
+struct MismatchError : Error {
+  using Error::Error;
+};
+
+namespace comm {
+class RankGroup;
+}
+
+/// A cheap handle; copies are the same group. Any thread of a rank may use it. All collectives of a group happen in the
+/// order in which they were called; those of different groups do not wait for each other.
+class Group {
+ public:
+  Group() = default;
+  bool defined() const { return handle_ != nullptr; }
+  /// Of the calling rank in this group; -1 when it is not a member.
+  int rank() const;
+  int size() const;
+  /// The members' ranks in the world.
+  const std::vector<int>& ranks() const;
+  /// A group of these ranks of this group, renumbered in the given order. Members must all call it (in the same order,
+  /// if several times for the same ranks); others may, and get a group that they cannot use.
+  Group subgroup(const std::vector<int>& ranks) const;
+  /// Groups of all ranks that give the same colour, ordered by key and then by rank. All ranks of this group must call
+  /// it.
+  Group split(int64_t colour, int64_t key = 0) const;
+
+  const std::shared_ptr<comm::RankGroup>& handle() const { return handle_; }
+  explicit Group(std::shared_ptr<comm::RankGroup> handle) : handle_(std::move(handle)) {}
+  friend bool operator==(const Group&, const Group&) = default;
+
+ private:
+  std::shared_ptr<comm::RankGroup> handle_;
+};
+
+/// All ranks that were started together with the calling one.
+Group world();
+/// In the world.
+int rank();
+int world_size();
+
+struct SpawnOptions {
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of collectives that name none themselves
+  uint64_t seed = 0;                                            // rank r draws from a stream of its own
+};
+/// Runs body on n ranks that are threads of this process, and waits for all. If ranks throw, the others' collectives
+/// end at once with RankFailure, and the error of the first is thrown here: tutti::Errors as they are (they know their
+/// rank), others nested in a RankFailure.
+void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options = {});
+
+}  // namespace tutti

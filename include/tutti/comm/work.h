@@ -1,0 +1,38 @@
+// Work: a collective on its way.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+
+namespace tutti {
+
+namespace comm {
+class WorkState;
+class ThreadGroup;
+}  // namespace comm
+
+class Work {
+ public:
+  Work() = default;
+  Work(std::shared_ptr<comm::WorkState> state, std::shared_ptr<comm::ThreadGroup> group)
+      : state_(std::move(state)), group_(std::move(group)) {}
+  bool defined() const { return state_ != nullptr; }
+  /// Until it is done; rethrows what went wrong. The thread helps with the work while it waits.
+  void wait();
+  /// The same, but gives up waiting (not the work) after this time; says whether it is done.
+  bool wait_for(std::chrono::nanoseconds time);
+  bool done() const;
+  /// What went wrong, once it is done; null: nothing.
+  std::exception_ptr exception() const;
+  /// Calls f when it is done, well or not, on whatever thread finishes it; at once if it is done already. wait()
+  /// returns after f, so f must not call it.
+  void then(std::function<void()> f);
+
+ private:
+  std::shared_ptr<comm::WorkState> state_;
+  std::shared_ptr<comm::ThreadGroup> group_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,42 @@
+// Adding up what ranks have, in the canonical order.
+//
+// Note [Canonical order]
+// Ranks lo ... hi-1 are combined as T(lo, hi) = T(lo, mid) ∘ T(mid, hi), mid - lo being the largest power of two below
+// hi - lo: ((0 ∘ 1) ∘ (2 ∘ 3)) ∘ (4 ∘ 5). Each element on its own, so that cutting messages into pieces, or putting
+// them together, changes nothing. Half-precision numbers are combined in f32 and rounded once, at the end.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/isa.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/dtype.h"
+
+namespace tutti::comm {
+
+/// What is done to the ranks' numbers.
+struct Reduction {
+  DType dtype;
+  Reduce op = Reduce::sum;
+  double scale = 1;                      // of the result: 1/n of an average
+  std::span<const double> factors = {};  // of each rank's numbers before they are combined; empty: 1
+};
+
+/// Whether this dtype can be combined so; the bitwise ones are for integers and bools.
+bool reduces(Reduce op, DType dtype);
+
+/// Combines `count` elements of each source into all targets, which may be (some of) the sources, element for element.
+void reduce_into(const Reduction& reduction, std::span<const void* const> sources, std::span<void* const> targets,
+                 int64_t count);
+
+}  // namespace tutti::comm
+
+namespace tutti {
+/// c = a ∘ b for floating-point numbers; c may be a or b.
+TUTTI_ISA_DECLARE(combine_f32, void, (Reduce op, const float* a, const float* b, float* c, int64_t n))
+TUTTI_ISA_DECLARE(combine_f64, void, (Reduce op, const double* a, const double* b, double* c, int64_t n))
+/// c = a · factor
+TUTTI_ISA_DECLARE(scale_f32, void, (const float* a, float factor, float* c, int64_t n))
+TUTTI_ISA_DECLARE(scale_f64, void, (const double* a, double factor, double* c, int64_t n))
+}  // namespace tutti

@@ -1,0 +1,79 @@
+// One rank's part of a collective, and what all parts together mean: a list of jobs. This is the whole of a
+// collective's pattern, as plain data; transports carry it out.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/algorithm/reduce.h"
+#include "tutti/comm/collectives.h"
+
+namespace tutti::comm {
+
+enum class Kind : uint8_t {
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  gather,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  barrier
+};
+const char* name(Kind kind);
+
+/// Elements that lie next to each other.
+struct Piece {
+  void* data = nullptr;
+  int64_t count = 0;
+};
+
+struct Call {
+  Kind kind;
+  DType dtype = DType::f32;
+  Reduce op = Reduce::sum;
+  int root = 0;
+  double factor = 1;
+  bool weighted = false;  // factor is the weight of an average
+  // One for each tensor (all_reduce, reduce, broadcast), or for each rank; or one.
+  std::vector<Piece> in, out;
+  Shape shape = {};  // of the first tensor: for errors, and for what must agree
+  Place place = Place::current();
+};
+/// What a person wants to know of a call.
+struct Brief {
+  Kind kind;
+  DType dtype;
+  Reduce op;
+  int root;
+  size_t tensors;
+  Shape shape;
+  Place place;
+};
+Brief brief(const Call& call);
+/// "all_reduce(f32[2, 3], sum) at train.cpp:12"
+std::string describe(const Brief& call);
+inline std::string describe(const Call& call) { return describe(brief(call)); }
+
+/// Combines (or, of one source, copies) elements of sources into targets.
+struct Job {
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  int64_t count;
+};
+struct Plan {
+  Reduction reduction;
+  std::vector<double> factors;
+  std::vector<Job> jobs;
+};
+
+/// What is wrong, naming two ranks and their calls, unless all calls are parts of one collective.
+std::optional<std::string> find_mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks,
+                                         uint64_t sequence);
+Plan plan(const std::vector<Call>& calls);
+
+}  // namespace tutti::comm

@@ -1,0 +1,354 @@
+// From tensors to calls: what users gave is checked, laid out as plain memory, and handed to the group.
+#include "tutti/comm/collectives.h"
+
+#include "base/check.h"
+#include "base/small_vector.h"
+#include "comm/transport/threads.h"
+#include "tutti/context.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+namespace {
+
+using comm::Call;
+using comm::Kind;
+using comm::Piece;
+using comm::RankGroup;
+using comm::WorkState;
+
+/// A call being put together: the memory behind its pieces, and what is to be done when it has ended.
+struct Draft {
+  Call call;
+  std::shared_ptr<RankGroup> group;
+  std::chrono::milliseconds timeout;
+  TensorList keep;                                   // memory that must live as long as the call
+  std::vector<std::pair<Tensor, Tensor>> copy_back;  // (where the result belongs, where it was written)
+
+  template <class Options>
+  Draft(Kind kind, const Options& options) : call{.kind = kind, .in = {}, .out = {}, .place = options.place} {
+    Group g = options.group.defined() ? options.group : world();
+    group = g.handle();
+    timeout = options.timeout.value_or(group->group->world().timeout());
+    check<ValueError>(group->rank >= 0, comm::name(kind), "rank {} is not a member of this group of ranks {}",
+                      tutti::rank(), Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end())));
+  }
+  int size() const { return group->group->size(); }
+
+  void root(int root) {
+    check<ValueError>(root >= 0 && root < size(), comm::name(call.kind), "root {} is not in a group of {}", root,
+                      size());
+    call.root = root;
+  }
+
+  void reduction(const ReduceOptions& o, DType dtype) {
+    check<DTypeError>(comm::reduces(o.op, dtype), comm::name(call.kind), "{} cannot be reduced like that", dtype);
+    check<ValueError>(!o.factor || o.op == Reduce::sum, comm::name(call.kind), "factors are for sums");
+    check<ValueError>(!o.weight || o.op == Reduce::average, comm::name(call.kind), "weights are for averages");
+    check<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype), comm::name(call.kind),
+                      "factors and weights are for floating-point numbers, not {}", dtype);
+    call.op = o.op;
+    call.factor = o.weight.value_or(o.factor.value_or(1));
+    call.weighted = o.weight.has_value();
+  }
+
+  void describe(const Tensor& x) {
+    check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
+    call.dtype = x.dtype();
+    call.shape = x.sizes();
+  }
+  void checked(const Tensor& x) {
+    check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
+    check<DTypeError>(x.dtype() == call.dtype, comm::name(call.kind), "{} does not have the dtype of the others, {}", x,
+                      call.dtype);
+    check<DeviceError>(x.device().is_cpu() && !x.is_sparse(), comm::name(call.kind), "cannot take {}", x);
+  }
+  /// Memory that is only read.
+  Piece in(const Tensor& x) {
+    checked(x);
+    Tensor c = x.detach().contiguous();
+    keep.push_back(c);
+    return {c.raw_data(), c.numel()};
+  }
+  /// Memory that is written, and read if `reads`.
+  Piece out(const Tensor& x, bool reads) {
+    checked(x);
+    check<GradError>(!grad_enabled() || !x.requires_grad(), comm::name(call.kind),
+                     "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
+    if (x.is_contiguous()) {
+      keep.push_back(x);
+      return {x.raw_data(), x.numel()};
+    }
+    Tensor c = reads ? x.detach().contiguous() : empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+    keep.push_back(c);
+    copy_back.emplace_back(x, c);
+    return {c.raw_data(), c.numel()};
+  }
+
+  static void finish(const std::vector<std::pair<Tensor, Tensor>>& copy_back, const TensorList& written) {
+    NoGrad guard;
+    for (auto [to, from] : copy_back) to.copy_(from);
+    for (const Tensor& t : written) t.set_version(t.version() + 1);
+  }
+  void run() {
+    NoGrad guard;
+    group->group->run(group->rank, std::move(call), timeout);
+    finish(copy_back, written());
+  }
+  Work start() {
+    NoGrad guard;
+    auto work = std::make_shared<WorkState>();
+    work->timeout = timeout;
+    work->finish = [copy_back = copy_back, written = written(), keep = keep] { finish(copy_back, written); };
+    group->group->start(group->rank, std::move(call), work);
+    return Work(work, group->group);
+  }
+  // What was written in place, whose version must say so.
+  TensorList written() const {
+    TensorList list;
+    for (const Tensor& t : keep)
+      for (const Piece& piece : call.out)
+        if (piece.data == t.raw_data() && piece.count) {
+          list.push_back(t);
+          break;
+        }
+    return list;
+  }
+};
+
+// ---- The calls
+
+Draft draft_reduce(Kind kind, const TensorList& xs, const ReduceOptions& o) {
+  Draft d(kind, o);
+  if (kind == Kind::reduce) d.root(o.root);
+  if (xs.empty()) return d;
+  d.describe(xs[0]);
+  d.reduction(o, xs[0].dtype());
+  bool writes = kind == Kind::all_reduce || d.group->rank == o.root;
+  for (const Tensor& x : xs) {
+    Piece piece = writes ? d.out(x, true) : d.in(x);
+    d.call.in.push_back(piece);
+    d.call.out.push_back(piece);
+  }
+  return d;
+}
+
+Draft draft_broadcast(const Tensor& x, const RootOptions& o) {
+  Draft d(Kind::broadcast, o);
+  d.root(o.root);
+  d.describe(x);
+  d.call.out.push_back(d.group->rank == o.root ? d.in(x) : d.out(x, false));
+  return d;
+}
+
+void check_list(const Draft& d, const TensorList& list, const char* what) {
+  check<ValueError>(static_cast<int>(list.size()) == d.size(), comm::name(d.call.kind),
+                    "{} {} were given for a group of {}", list.size(), what, d.size());
+}
+
+Draft draft_all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {
+  Draft d(Kind::all_gather, o);
+  check_list(d, outputs, "outputs");
+  d.describe(x);
+  d.call.in.push_back(d.in(x));
+  for (const Tensor& y : outputs) d.call.out.push_back(d.out(y, false));
+  return d;
+}
+
+// Parts of one tensor, cut along the first dim.
+TensorList parts_of(const Draft& d, const Tensor& x, const Shape& splits, const char* what) {
+  check<ShapeError>(x.dim() >= 1, comm::name(d.call.kind), "{} has no dim to cut", x);
+  int64_t n = d.size();
+  if (splits.empty()) {
+    check<ShapeError>(x.size(0) % n == 0, comm::name(d.call.kind),
+                      "the first dim of {} ({}) does not divide into {} parts", x, what, n);
+    TensorList list;
+    for (int64_t k = 0; k < n; ++k) list.push_back(x.narrow(0, k * (x.size(0) / n), x.size(0) / n));
+    return list;
+  }
+  int64_t sum = 0;
+  for (int64_t s : splits) sum += s;
+  check<ShapeError>(static_cast<int64_t>(splits.size()) == n && sum == x.size(0), comm::name(d.call.kind),
+                    "splits {} of {} do not cut {} into {} parts", splits, what, x, n);
+  return split(x, splits, 0);
+}
+
+Draft draft_all_to_all(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& o) {
+  Draft d(Kind::all_to_all, o);
+  check_list(d, outputs, "outputs");
+  check_list(d, inputs, "inputs");
+  d.describe(inputs[0]);
+  for (const Tensor& x : inputs) {
+    bool overlaps = false;
+    for (const Tensor& y : outputs) overlaps = overlaps || y.shares_storage(x);
+    d.call.in.push_back(d.in(overlaps ? x.detach().clone() : x));
+  }
+  for (const Tensor& y : outputs) d.call.out.push_back(d.out(y, false));
+  return d;
+}
+
+Draft draft_gather(const TensorList& outputs, const Tensor& x, const RootOptions& o) {
+  Draft d(Kind::gather, o);
+  d.root(o.root);
+  d.describe(x);
+  if (d.group->rank == o.root)
+    check_list(d, outputs, "outputs");
+  else
+    check<ValueError>(outputs.empty(), "gather", "only the root ({}) takes outputs", o.root);
+  d.call.in.push_back(d.in(x));
+  for (const Tensor& y : outputs) d.call.out.push_back(d.out(y, false));
+  return d;
+}
+
+Draft draft_scatter(const Tensor& output, const TensorList& inputs, const RootOptions& o) {
+  Draft d(Kind::scatter, o);
+  d.root(o.root);
+  d.describe(output);
+  if (d.group->rank == o.root)
+    check_list(d, inputs, "inputs");
+  else
+    check<ValueError>(inputs.empty(), "scatter", "only the root ({}) gives inputs", o.root);
+  for (const Tensor& x : inputs) d.call.in.push_back(d.in(x.shares_storage(output) ? x.detach().clone() : x));
+  d.call.out.push_back(d.out(output, false));
+  return d;
+}
+
+Draft draft_reduce_scatter(const Tensor& output, const TensorList& inputs, const ReduceOptions& o) {
+  Draft d(Kind::reduce_scatter, o);
+  check_list(d, inputs, "inputs");
+  d.describe(output);
+  d.reduction(o, output.dtype());
+  for (const Tensor& x : inputs) d.call.in.push_back(d.in(x.shares_storage(output) ? x.detach().clone() : x));
+  d.call.out.push_back(d.out(output, false));
+  return d;
+}
+
+Draft draft_parts(Tensor output, const Tensor& x, const CollectiveOptions& o) {
+  Draft d(Kind::all_gather, o);
+  return draft_all_gather(parts_of(d, output, {}, "output"), x, o);
+}
+
+Shape as_shape(const Tensor& splits) { return Shape(splits.to_vector<int64_t>()); }
+
+}  // namespace
+
+void all_reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::all_reduce, {std::move(x)}, o).run(); }
+Work all_reduce_async(Tensor x, const ReduceOptions& o) {
+  return draft_reduce(Kind::all_reduce, {std::move(x)}, o).start();
+}
+void all_reduce(const TensorList& xs, const ReduceOptions& o) { draft_reduce(Kind::all_reduce, xs, o).run(); }
+Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
+  return draft_reduce(Kind::all_reduce, xs, o).start();
+}
+void reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::reduce, {std::move(x)}, o).run(); }
+Work reduce_async(Tensor x, const ReduceOptions& o) { return draft_reduce(Kind::reduce, {std::move(x)}, o).start(); }
+
+void broadcast(Tensor x, const RootOptions& o) { draft_broadcast(x, o).run(); }
+Work broadcast_async(Tensor x, const RootOptions& o) { return draft_broadcast(x, o).start(); }
+
+void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {
+  draft_all_gather(outputs, x, o).run();
+}
+Work all_gather_async(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {
+  return draft_all_gather(outputs, x, o).start();
+}
+void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& o) { draft_parts(output, x, o).run(); }
+Work all_gather_async(Tensor output, const Tensor& x, const CollectiveOptions& o) {
+  return draft_parts(output, x, o).start();
+}
+void gather(const TensorList& outputs, const Tensor& x, const RootOptions& o) { draft_gather(outputs, x, o).run(); }
+Work gather_async(const TensorList& outputs, const Tensor& x, const RootOptions& o) {
+  return draft_gather(outputs, x, o).start();
+}
+void scatter(Tensor output, const TensorList& inputs, const RootOptions& o) { draft_scatter(output, inputs, o).run(); }
+Work scatter_async(Tensor output, const TensorList& inputs, const RootOptions& o) {
+  return draft_scatter(output, inputs, o).start();
+}
+
+void reduce_scatter(Tensor output, const TensorList& inputs, const ReduceOptions& o) {
+  draft_reduce_scatter(output, inputs, o).run();
+}
+Work reduce_scatter_async(Tensor output, const TensorList& inputs, const ReduceOptions& o) {
+  return draft_reduce_scatter(output, inputs, o).start();
+}
+void reduce_scatter(Tensor output, const Tensor& input, const ReduceOptions& o) {
+  Draft d(Kind::reduce_scatter, o);
+  draft_reduce_scatter(output, parts_of(d, input, {}, "input"), o).run();
+}
+Work reduce_scatter_async(Tensor output, const Tensor& input, const ReduceOptions& o) {
+  Draft d(Kind::reduce_scatter, o);
+  return draft_reduce_scatter(output, parts_of(d, input, {}, "input"), o).start();
+}
+
+void all_to_all(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& o) {
+  draft_all_to_all(outputs, inputs, o).run();
+}
+Work all_to_all_async(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& o) {
+  return draft_all_to_all(outputs, inputs, o).start();
+}
+void all_to_all(Tensor output, const Tensor& input, const Shape& output_splits, const Shape& input_splits,
+                const CollectiveOptions& o) {
+  Draft d(Kind::all_to_all, o);
+  draft_all_to_all(parts_of(d, output, output_splits, "output"), parts_of(d, input, input_splits, "input"), o).run();
+}
+void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
+                const CollectiveOptions& o) {
+  all_to_all(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
+}
+
+void barrier(const CollectiveOptions& o) { Draft(Kind::barrier, o).run(); }
+Work barrier_async(const CollectiveOptions& o) { return Draft(Kind::barrier, o).start(); }
+
+void send(const Tensor& x, int to, const MessageOptions& o) {
+  Draft d(Kind::gather, o);
+  check<ValueError>(to >= 0 && to < d.size(), "send", "there is no rank {} in a group of {}", to, d.size());
+  d.describe(x);
+  d.call.in.push_back(d.in(x));
+  d.group->group->send(d.group->rank, to, o.tag, d.call, comm::Clock::now() + d.timeout);
+}
+
+int recv(Tensor x, int from, const MessageOptions& o) {
+  Draft d(Kind::scatter, o);
+  check<ValueError>(from >= -1 && from < d.size(), "recv", "there is no rank {} in a group of {}", from, d.size());
+  d.describe(x);
+  d.call.out.push_back(d.out(x, false));
+  int source = d.group->group->receive(d.group->rank, from, o.tag, d.call, comm::Clock::now() + d.timeout);
+  Draft::finish(d.copy_back, d.written());
+  return source;
+}
+
+Group Group::split(int64_t colour, int64_t key) const {
+  std::vector<Tensor> all;
+  for (int k = 0; k < size(); ++k) all.push_back(zeros({2}, {.dtype = DType::i64}));
+  all_gather(all, tensor({colour, key}, {.dtype = DType::i64}), {.group = *this});
+  std::vector<std::pair<int64_t, int>> members;
+  for (int k = 0; k < size(); ++k) {
+    auto values = all[static_cast<size_t>(k)].to_vector<int64_t>();
+    if (values[0] == colour) members.emplace_back(values[1], k);
+  }
+  std::sort(members.begin(), members.end());
+  std::vector<int> ranks;
+  for (auto& [order, r] : members) ranks.push_back(r);
+  return subgroup(ranks);
+}
+
+// ---- Work
+
+void Work::wait() {
+  if (!state_) return;
+  group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
+  if (state_->error()) std::rethrow_exception(state_->error());
+}
+bool Work::wait_for(std::chrono::nanoseconds time) {
+  if (!state_) return true;
+  if (!group_->wait(*state_, comm::Clock::now() + time, true)) return false;
+  if (state_->error()) std::rethrow_exception(state_->error());
+  return true;
+}
+bool Work::done() const { return !state_ || state_->done(); }
+std::exception_ptr Work::exception() const { return state_ && state_->done() ? state_->error() : nullptr; }
+void Work::then(std::function<void()> f) {
+  if (!state_) return f();
+  state_->then(std::move(f));
+}
+
+}  // namespace tutti

@@ -1,0 +1,146 @@
+// Groups, the world, and ranks as threads.
+#include "tutti/comm/group.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/check.h"
+#include "base/cores.h"
+#include "comm/transport/threads.h"
+#include "tutti/context.h"
+#include "tutti/ops.h"
+#include "tutti/random.h"
+
+namespace tutti {
+namespace {
+
+using comm::RankGroup;
+using comm::World;
+
+const RankGroup& checked(const std::shared_ptr<RankGroup>& handle) {
+  check<ValueError>(handle != nullptr, "Group", "this group is undefined");
+  return *handle;
+}
+
+Group make_world(int rank, const std::shared_ptr<World>& world) {
+  std::vector<int> all(static_cast<size_t>(world->size()));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  return Group(std::make_shared<RankGroup>(world->group(all, 0, 0), rank));
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    std::string text = e.what(), prefix = fmt::format("[rank {}] ", e.rank());
+    return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+bool is_failure_of_another(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RankFailure&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+[[noreturn]] void rethrow_with_rank(const std::exception_ptr& error, int rank) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    throw;  // it knows its rank
+  } catch (...) {
+    std::throw_with_nested(RankFailure(fmt::format("rank {} failed: {}", rank, text_of(error)), "spawn_ranks"));
+  }
+}
+
+}  // namespace
+
+int Group::rank() const { return checked(handle_).rank; }
+int Group::size() const { return checked(handle_).group->size(); }
+const std::vector<int>& Group::ranks() const { return checked(handle_).group->ranks(); }
+
+Group Group::subgroup(const std::vector<int>& ranks) const {
+  const RankGroup& self = checked(handle_);
+  std::vector<int> global;
+  int mine = -1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    check<ValueError>(ranks[i] >= 0 && ranks[i] < size(), "subgroup", "rank {} is not in a group of {}", ranks[i],
+                      size());
+    check<ValueError>(std::count(ranks.begin(), ranks.end(), ranks[i]) == 1, "subgroup", "rank {} is named twice",
+                      ranks[i]);
+    global.push_back(this->ranks()[static_cast<size_t>(ranks[i])]);
+    if (ranks[i] == self.rank) mine = static_cast<int>(i);
+  }
+  check<ValueError>(!ranks.empty(), "subgroup", "a group needs at least one rank");
+  uint64_t count = mine >= 0 ? self.group->count_subgroup(self.rank, ranks) : 0;
+  return Group(std::make_shared<RankGroup>(self.group->world().group(global, self.group->id(), count), mine));
+}
+
+Group world() {
+  Context& c = context();
+  if (!c.world) {
+    auto alone = std::make_shared<World>(1, std::chrono::minutes(5));
+    c.world = make_world(0, alone).handle();
+  }
+  return Group(std::static_pointer_cast<RankGroup>(c.world));
+}
+int rank() { return world().rank(); }
+int world_size() { return world().size(); }
+
+void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options) {
+  check<ValueError>(n >= 1, "spawn_ranks", "needs at least one rank, not {}", n);
+  auto world = std::make_shared<World>(n, options.timeout);
+  Context outer = context();
+  int cores = static_cast<int>(process_cores().size());
+  std::mutex mutex;
+  std::exception_ptr first;
+  int first_rank = -1;
+  auto run = [&](int rank) {
+    Context mine = outer;
+    mine.rank = rank;
+    mine.world_size = n;
+    mine.threads = std::max(1, cores / n);
+    mine.generator = std::make_shared<Generator>(options.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(rank));
+    mine.world = make_world(rank, world).handle();
+    ContextGuard guard(mine);
+    mine = {};
+    try {
+      body();
+    } catch (...) {
+      std::exception_ptr error = std::current_exception();
+      {
+        std::lock_guard lock(mutex);
+        // Failures that follow from another's do not count as first, even if they are noticed earlier.
+        bool follows = is_failure_of_another(error);
+        if (!first || (is_failure_of_another(first) && !follows)) {
+          first = error;
+          first_rank = rank;
+        }
+      }
+      world->fail(rank, text_of(error));
+    }
+    world->ended(rank);
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(n));
+  try {
+    for (int r = 0; r < n; ++r) threads.emplace_back(run, r);
+  } catch (...) {
+    world->fail(static_cast<int>(threads.size()),
+                "its thread could not be started: " + text_of(std::current_exception()));
+    for (auto& t : threads) t.join();
+    throw;
+  }
+  for (auto& t : threads) t.join();
+  if (first) rethrow_with_rank(first, first_rank);
+}
+
+}  // namespace tutti

@@ -1,0 +1,434 @@
+// Collectives of ranks that are threads: values, orders, failures.
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "tests/support/expect.h"
+#include "tutti/comm.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using namespace test;  // NOLINT
+
+class Ranks : public testing::TestWithParam<int> {
+ protected:
+  int n = GetParam();
+  double total = n * (n - 1) / 2.0;  // of all ranks
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, Ranks, testing::Values(1, 2, 3, 4, 8));
+
+constexpr DType kAll[] = {DType::f32, DType::f64, DType::bf16, DType::f16,     DType::i8,  DType::u8,
+                          DType::i16, DType::i32, DType::i64,  DType::boolean, DType::c64, DType::c128};
+
+TEST_P(Ranks, KnowWhoTheyAre) {
+  std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+  spawn_ranks(n, [&] {
+    EXPECT_EQ(world_size(), n);
+    EXPECT_EQ(context().rank, rank());
+    ++seen[static_cast<size_t>(rank())];
+  });
+  for (auto& s : seen) EXPECT_EQ(s, 1);
+}
+
+TEST_P(Ranks, AllReduceEveryDtypeAndSize) {
+  spawn_ranks(n, [&] {
+    for (DType dtype : kAll)
+      for (int64_t size : {0, 1, 3, 17, 1000, 50'001}) {
+        Tensor x = full({size}, rank() % 3, {.dtype = dtype});
+        all_reduce(x);
+        double expected = 0;
+        for (int r = 0; r < n; ++r) expected += r % 3;
+        if (dtype == DType::boolean) expected = expected > 0;
+        ASSERT_TRUE(equal(x, full({size}, expected, {.dtype = dtype}))) << describe(x);
+      }
+  });
+}
+
+TEST_P(Ranks, AllReduceOps) {
+  spawn_ranks(n, [&] {
+    auto reduced = [&](double mine, Reduce op, DType dtype, ReduceOptions o = {}) {
+      Tensor x = full({5}, mine, {.dtype = dtype});
+      o.op = op;
+      all_reduce(x, o);
+      return x[4].item<double>();
+    };
+    double r = rank();
+    EXPECT_EQ(reduced(r, Reduce::sum, f32), total);
+    EXPECT_EQ(reduced(r, Reduce::average, f64), total / n);
+    EXPECT_EQ(reduced(2, Reduce::product, f32), std::pow(2, n));
+    EXPECT_EQ(reduced(r, Reduce::min, f32), 0);
+    EXPECT_EQ(reduced(r, Reduce::max, i32), n - 1);
+    EXPECT_EQ(reduced(r < n - 1 ? 7 : 5, Reduce::band, i64), 5);
+    EXPECT_EQ(reduced(static_cast<double>(1 << rank()), Reduce::bor, u8), (1 << n) - 1);
+    EXPECT_EQ(reduced(1, Reduce::bxor, i16), n % 2);
+    EXPECT_EQ(reduced(1, Reduce::sum, f64, {.factor = r}), total);
+    // Rank r has r+1 rows of value r: the average over rows, not over ranks.
+    double rows = 0, sum = 0;
+    for (int k = 0; k < n; ++k) rows += k + 1, sum += (k + 1) * k;
+    EXPECT_DOUBLE_EQ(reduced(r, Reduce::average, f64, {.weight = r + 1}), sum / rows);
+    EXPECT_TRUE(std::isnan(reduced(rank() == n / 2 ? NAN : 1, Reduce::max, f32)));
+  });
+}
+
+// What Note [Canonical order] says, by hand.
+float tree(const std::vector<float>& x, size_t lo, size_t hi) {
+  if (hi - lo == 1) return x[lo];
+  size_t half = 1;
+  while (half * 2 < hi - lo) half *= 2;
+  return tree(x, lo, lo + half) + tree(x, lo + half, hi);
+}
+
+TEST_P(Ranks, SumsAreInCanonicalOrderWhateverTheSize) {
+  manual_seed(5);
+  std::vector<std::vector<float>> data;
+  for (int r = 0; r < n; ++r) data.push_back((randn({70'000}) * 1e3).to_vector<float>());
+  std::vector<float> expected;
+  for (size_t i = 0; i < 70'000; ++i) {
+    std::vector<float> column;
+    for (auto& d : data) column.push_back(d[i]);
+    expected.push_back(tree(column, 0, column.size()));
+  }
+  spawn_ranks(n, [&] {
+    Tensor mine = tensor(data[static_cast<size_t>(rank())]), wanted = tensor(expected);
+    Tensor whole = mine.clone();
+    all_reduce(whole);
+    ASSERT_TRUE(equal(whole, wanted));
+    TensorList parts = mine.clone().split(12'345);
+    all_reduce(parts);
+    ASSERT_TRUE(equal(cat(parts), wanted));
+    Tensor small = mine.narrow(0, 7, 3).clone();
+    all_reduce(small);
+    ASSERT_TRUE(equal(small, wanted.narrow(0, 7, 3)));
+  });
+}
+
+TEST_P(Ranks, BroadcastGatherScatter) {
+  spawn_ranks(n, [&] {
+    int me = rank();
+    for (int root = 0; root < n; ++root) {
+      Tensor x = full({2, 3}, me);
+      broadcast(x, {.root = root});
+      EXPECT_TRUE(equal(x, full({2, 3}, root)));
+
+      TensorList all;
+      if (me == root)
+        for (int k = 0; k < n; ++k) all.push_back(zeros({k + 1}));
+      gather(all, full({me + 1}, me + 1.0), {.root = root});
+      for (size_t k = 0; k < all.size(); ++k) EXPECT_EQ(all[k].sum().item<double>(), double((k + 1) * (k + 1)));
+
+      TensorList parts;
+      if (me == root)
+        for (int k = 0; k < n; ++k) parts.push_back(full({2}, k * 10 + root));
+      Tensor mine = zeros({2}, {i64});
+      scatter(mine, parts, {.root = root});
+      EXPECT_TRUE(equal(mine, full({2}, me * 10 + root)));
+
+      Tensor y = full({4}, me, {f32});
+      reduce(y, {.root = root});
+      EXPECT_EQ(y[0].item<double>(), me == root ? total : me);
+    }
+  });
+}
+
+TEST_P(Ranks, AllGatherReduceScatterAllToAll) {
+  spawn_ranks(n, [&] {
+    int me = rank();
+    TensorList uneven;
+    for (int k = 0; k < n; ++k) uneven.push_back(zeros({k, 2}, {i32}));
+    all_gather(uneven, full({me, 2}, me, {i32}));
+    for (int k = 0; k < n; ++k) EXPECT_TRUE(equal(uneven[static_cast<size_t>(k)], full({k, 2}, k, {i32})));
+
+    Tensor whole = zeros({2 * n, 3});
+    all_gather(whole, full({2, 3}, me, {f32}));
+    for (int k = 0; k < n; ++k) EXPECT_EQ(whole[2 * k + 1][2].item<int>(), k);
+
+    Tensor part = zeros({2}), input = arange(2 * n).to(f32) + me;
+    reduce_scatter(part, input);
+    EXPECT_EQ(values(part), (Doubles{total + n * 2.0 * me, total + n * (2.0 * me + 1)}));
+    TensorList lists;
+    for (int k = 0; k < n; ++k) lists.push_back(full({k + 1}, me + k, {f64}));
+    Tensor mine = zeros({me + 1}, {f64});
+    reduce_scatter(mine, lists);
+    EXPECT_EQ(mine[me].item<double>(), total + n * me);
+
+    Tensor out = zeros({n}, {i64});
+    all_to_all(out, arange(n) + 100 * me);
+    for (int k = 0; k < n; ++k) EXPECT_EQ(out[k].item<int>(), 100 * k + me);
+    // Rank a sends b rows of a to rank b; rank 0 gets nothing.
+    std::vector<int64_t> sends, takes;
+    int64_t sent = 0;
+    for (int k = 0; k < n; ++k) sends.push_back(k), takes.push_back(me), sent += k;
+    Tensor rows = zeros({me * n}, {i64});
+    all_to_all(rows, full({sent}, me), Shape(takes), Shape(sends));
+    for (int k = 0; k < n; ++k)
+      for (int i = 0; i < me; ++i) EXPECT_EQ(rows[k * me + i].item<int>(), k);
+    Tensor again = zeros({me * n}, {i64});
+    all_to_all(again, full({sent}, me), tensor(takes), tensor(sends));
+    EXPECT_TRUE(equal(again, rows));
+    Tensor same = arange(n) + 100 * me;
+    all_to_all(same, same);
+    EXPECT_TRUE(equal(same, out));
+  });
+}
+
+TEST_P(Ranks, NonContiguousTensors) {
+  spawn_ranks(n, [&] {
+    Tensor base = zeros({4, 6});
+    Tensor view = base.t().narrow(0, 1, 4);
+    view.copy_(arange(16).to(f32).view({4, 4}));
+    all_reduce(view);
+    EXPECT_TRUE(equal(view, arange(16).to(f32).view({4, 4}) * n));
+    EXPECT_EQ(base[0][0].item<double>(), 0);
+    Tensor last = randn({2, 3, 4, 5}).contiguous(MemoryFormat::channels_last);
+    broadcast(last);
+    EXPECT_TRUE(last.is_contiguous(MemoryFormat::channels_last));
+  });
+}
+
+TEST_P(Ranks, AsynchronousWorkKeepsItsOrder) {
+  spawn_ranks(n, [&] {
+    std::vector<Work> works;
+    Tensor x = full({100'000}, 1.0, {f32});
+    std::atomic<int> called = 0;
+    for (int i = 0; i < 40; ++i) {
+      works.push_back(all_reduce_async(x, {.op = i % 2 ? Reduce::average : Reduce::sum}));
+      works.back().then([&] { ++called; });
+    }
+    for (auto& w : works) w.wait();
+    EXPECT_EQ(called, 40);
+    EXPECT_NEAR(x[99'999].item<double>() / std::pow(n, 20), 1, 1e-5);
+    EXPECT_TRUE(works[3].done());
+    EXPECT_EQ(works[3].exception(), nullptr);
+    Tensor small = ones({4});
+    Work dropped = all_reduce_async(small);
+    dropped = {};
+    barrier();
+  });
+}
+
+TEST_P(Ranks, MessagesArriveInOrder) {
+  spawn_ranks(n, [&] {
+    int me = rank(), next = (me + 1) % n, last = (me + n - 1) % n;
+    for (int64_t size : {1, 1000, 100'000}) {
+      Tensor out = full({size}, me, {f32}), in = zeros({size});
+      if (n == 1) continue;
+      if (me % 2 == 0) {
+        send(out, next, {.tag = size});
+        EXPECT_EQ(recv(in, last, {.tag = size}), last);
+      } else {
+        EXPECT_EQ(recv(in, last, {.tag = size}), last);
+        send(out, next, {.tag = size});
+      }
+      EXPECT_TRUE(equal(in, full({size}, last, {f32})));
+    }
+    if (me > 0) send(tensor({me}), 0, {.tag = 7});
+    if (me == 0) {
+      int sum = 0;
+      for (int k = 1; k < n; ++k) {
+        Tensor got = zeros({1}, {i64});
+        int from = recv(got, -1, {.tag = 7});
+        EXPECT_EQ(got.item<int>(), from);
+        sum += from;
+      }
+      EXPECT_EQ(sum, total);
+    }
+  });
+}
+
+TEST(Groups, SubgroupsWorkAtTheSameTime) {
+  spawn_ranks(8, [] {
+    int me = rank();
+    for (int round = 0; round < 50; ++round) {
+      Group half = world().split(me % 2, -me);
+      EXPECT_EQ(half.size(), 4);
+      EXPECT_EQ(half.rank(), 3 - me / 2);
+      Tensor x = full({10}, me, {f32});
+      all_reduce(x, {.group = half});
+      EXPECT_EQ(x[0].item<double>(), me % 2 ? 16 : 12);
+      Group pair = half.subgroup(half.rank() < 2 ? std::vector{1, 0} : std::vector{2, 3});
+      Tensor y = full({3}, me, {i64});
+      broadcast(y, {.group = pair});
+      EXPECT_EQ(y[0].item<int>(), pair.ranks()[0]);
+    }
+  });
+}
+
+TEST(Groups, ARankOutsideGetsAClearError) {
+  spawn_ranks(3, [] {
+    Group two = world().subgroup({0, 2});
+    Tensor x = ones({1});
+    if (rank() == 1)
+      EXPECT_EQ(message_of<ValueError>([&] { all_reduce(x, {.group = two}); }),
+                "[rank 1] all_reduce: rank 1 is not a member of this group of ranks [0, 2]");
+    else
+      all_reduce(x, {.group = two});
+  });
+}
+
+TEST(Groups, AreUsedFromAnotherThreadOfTheRank) {
+  spawn_ranks(4, [] {
+    Tensor x = full({10}, rank(), {f32});
+    Context mine = context();
+    std::thread helper([&] {
+      ContextGuard guard(mine);
+      all_reduce(x);
+    });
+    helper.join();
+    EXPECT_EQ(x[3].item<double>(), 6);
+  });
+}
+
+struct Summed : Function<Summed> {
+  int seen = -1;
+  Tensor forward(const Tensor& x) {
+    seen = rank();
+    Tensor y = x.clone();
+    all_reduce(y);
+    return y;
+  }
+  TensorList backward(const TensorList& g) {
+    EXPECT_EQ(seen, rank());
+    EXPECT_EQ(world_size(), 4);
+    Tensor y = g[0].clone();
+    all_reduce(y);
+    return {y};
+  }
+};
+
+TEST(Groups, BackwardSeesTheGroupOfForward) {
+  spawn_ranks(4, [] {
+    Tensor x = full({3}, rank() + 1.0).requires_grad_();
+    (Summed::apply(x) * (rank() + 1)).sum().backward();
+    EXPECT_EQ(values(x.grad()), (Doubles{10, 10, 10}));
+  });
+}
+
+// ---- What goes wrong
+
+TEST(Failures, TheFirstErrorIsTheOneThatIsSeen) {
+  for (int culprit : {0, 2}) {
+    std::atomic<int> others = 0;
+    auto text = message_of<IndexError>([&] {
+      spawn_ranks(4, [&] {
+        Tensor x = ones({4});
+        all_reduce(x);
+        if (rank() == culprit) throw IndexError("this one");
+        try {
+          all_reduce(x);
+        } catch (const RankFailure& e) {
+          EXPECT_EQ(std::string(e.what()),
+                    "[rank " + std::to_string(rank()) + "] rank " + std::to_string(culprit) + " failed: this one");
+          ++others;
+          throw;
+        }
+      });
+    });
+    EXPECT_EQ(text, "[rank " + std::to_string(culprit) + "] this one");
+    EXPECT_EQ(others, 3);
+  }
+  try {
+    spawn_ranks(3, [] {
+      if (rank() > 0) throw std::out_of_range("plain");
+      barrier();
+    });
+    ADD_FAILURE();
+  } catch (const RankFailure& e) {
+    EXPECT_THAT(e.what(), testing::ContainsRegex("rank [12] failed: plain"));
+    EXPECT_THROW(std::rethrow_if_nested(e), std::out_of_range);
+  }
+}
+
+TEST(Failures, MismatchesNameBothCalls) {
+  auto run = [](const std::function<void()>& one, const std::function<void()>& two) {
+    std::atomic<int> threw = 0;
+    std::string text;
+    spawn_ranks(2, [&] {
+      try {
+        rank() == 0 ? one() : two();
+      } catch (const MismatchError& e) {
+        if (rank() == 0) text = e.what();
+        ++threw;
+      }
+    });
+    EXPECT_EQ(threw, 2);
+    return text;
+  };
+  EXPECT_THAT(run([] { all_reduce(ones({2, 3})); }, [] { broadcast(ones({2, 3})); }),
+              testing::MatchesRegex(
+                  "\\[rank 0\\] all_reduce: ranks disagree in collective 0 of their group: they are different "
+                  "collectives\n  rank 0: all_reduce\\(f32\\[2, 3\\], sum\\) at collectives_test.cpp:.*\n"
+                  "  rank 1: broadcast\\(f32\\[2, 3\\], root 0\\) at collectives_test.cpp:.*"));
+  EXPECT_THAT(run([] { all_reduce(ones({2})); }, [] { all_reduce(ones({3})); }), HasSubstr("the shapes differ"));
+  EXPECT_THAT(run([] { all_reduce(ones({2})); }, [] { all_reduce(ones({2}, {f64})); }), HasSubstr("the dtypes differ"));
+  EXPECT_THAT(run([] { broadcast(ones({2})); }, [] { broadcast(ones({2}), {.root = 1}); }),
+              HasSubstr("the roots differ: 0 and 1"));
+  EXPECT_THAT(run([] { all_reduce(ones({2})); }, [] { all_reduce(ones({2}), {.op = Reduce::max}); }),
+              HasSubstr("the reductions differ"));
+  EXPECT_THAT(run([] { all_gather(TensorList{ones({2}), ones({2})}, ones({2})); },
+                  [] { all_gather(TensorList{ones({2}), ones({3})}, ones({3})); }),
+              HasSubstr("rank 1 gives 3 elements where rank 0 takes 2"));
+}
+
+TEST(Failures, ATimeoutSaysWhoDidNotCome) {
+  auto text = message_of<TimeoutError>([] {
+    spawn_ranks(3, [] {
+      barrier();
+      if (rank() == 2) {
+        try {
+          recv(ones({1}), 0, {.timeout = 5s});
+        } catch (const RankFailure&) {
+        }
+      } else {
+        all_reduce(ones({4}), {.timeout = 100ms});
+      }
+    });
+  });
+  EXPECT_THAT(text, testing::ContainsRegex("rank [01] waited 0.1 s in collective 1, all_reduce\\(f32\\[4\\], sum\\) at "
+                                           "collectives_test.cpp:"));
+  EXPECT_THAT(text,
+              HasSubstr("rank 2 did not come; its last call here was collective 0, barrier at collectives_test.cpp"));
+}
+
+TEST(Failures, ARankThatEndsIsNotWaitedFor) {
+  auto text = message_of<RankFailure>([] {
+    spawn_ranks(3, [] {
+      if (rank() != 1) barrier();
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("rank 1 failed: it ended without taking part in collective 0 of a group of 3"));
+  text = message_of<RankFailure>([] {
+    spawn_ranks(2, [] {
+      if (rank() == 0) recv(ones({1}), 1);
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("rank 1 failed: it ended without sending"));
+}
+
+TEST(Failures, WrongArguments) {
+  spawn_ranks(2, [] {
+    EXPECT_THROW(all_reduce(ones({2}), {.op = Reduce::band}), DTypeError);
+    EXPECT_THROW(all_reduce(ones({2}, {i64}), {.op = Reduce::average}), DTypeError);
+    EXPECT_THROW(all_reduce(ones({2}, {c64}), {.op = Reduce::max}), DTypeError);
+    EXPECT_THROW(broadcast(ones({2}), {.root = 2}), ValueError);
+    EXPECT_THROW(all_reduce(Tensor()), ValueError);
+    EXPECT_THROW(all_gather(TensorList{ones({2})}, ones({2})), ValueError);
+    EXPECT_THROW(reduce_scatter(ones({1}), ones({3})), ShapeError);
+    EXPECT_THROW(all_reduce(ones({2}).requires_grad_()), GradError);
+    barrier();
+  });
+}
+
+TEST(Scale, AThousandRanksOnFewCores) {
+  spawn_ranks(1024, [] {
+    Tensor x = ones({1});
+    for (int i = 0; i < 3; ++i) all_reduce(x, {.op = Reduce::max});
+    all_reduce(x);
+    EXPECT_EQ(x.item<double>(), 1024);
+  });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,104 @@
+// Whole trainings, step by step as PyTorch's (tests/golden/curves.py): models, losses, clipping, optimizers, schedules.
+#include "tests/nn/golden.h"
+#include "tutti/optim.h"
+
+namespace tutti::test {
+namespace {
+
+const Npz& golden() {
+  static const Npz file("tests/golden/curves.npz");
+  return file;
+}
+
+struct Pictures : nn::Module<Pictures> {
+  nn::Conv2d conv1{1, 4, 3, {.padding = 1, .bias = false}}, conv2{4, 6, 3};
+  nn::BatchNorm2d norm{4};
+  nn::Linear head{6, 3};
+  TUTTI_FIELDS(conv1, conv2, norm, head)
+  Tensor forward(const Tensor& x) {
+    Tensor h = max_pool2d(relu(norm(conv1(x))), 2);
+    return head(mean(gelu(conv2(h)), {2, 3}));
+  }
+};
+
+struct Letters : nn::Module<Letters> {
+  nn::Embedding embedding{7, 6};
+  nn::LSTM lstm{6, 8};
+  nn::TransformerEncoderLayer attention{8, 2, {.feedforward = 12, .dropout = 0, .norm_first = true}};
+  nn::Linear head{8, 7};
+  TUTTI_FIELDS(embedding, lstm, attention, head)
+  Tensor forward(const Tensor& x) {
+    return head(attention(lstm(embedding(x)).output, nn::AttendOptions{.causal = true}));
+  }
+};
+
+struct Rows : nn::Module<Rows> {
+  nn::Sequential net{nn::Linear(5, 16), nn::Tanh(), nn::LayerNorm(16), nn::Linear(16, 1)};
+  TUTTI_FIELDS(net)
+  Tensor forward(const Tensor& x) { return net(x); }
+};
+
+struct Allowed {
+  double f64, f32;
+};
+
+// make(parameters) gives an optimizer; schedule, if it is one, is stepped after it.
+template <class M, class Make, class Loss>
+void follow(const std::string& key, Make make, Loss loss_of, Allowed allowed,
+            const std::optional<optim::Schedule>& schedule = {}) {
+  for (DType dtype : {f64, f32}) {
+    SCOPED_TRACE(key + (dtype == f64 ? " in f64" : " in f32"));
+    double tolerance = dtype == f64 ? allowed.f64 : allowed.f32;
+    M model;
+    model.to(dtype);
+    model.load_state_dict(entries(golden(), key + "/state/"));
+    Tensor x = golden().read(key + "/x"), y = golden().read(key + "/y");
+    if (x.is_floating()) x = x.to(dtype);
+    if (y.is_floating()) y = y.to(dtype);
+    Doubles expected = values(golden().read(key + "/losses"));
+    auto optimizer = make(model.parameters());
+    std::optional<optim::Scheduler> scheduler;
+    if (schedule) scheduler.emplace(optimizer, *schedule);
+    ASSERT_EQ(expected.size(), 50u);
+    EXPECT_LT(expected.back(), expected.front());
+    for (size_t step = 0; step < expected.size(); ++step) {
+      auto batch = static_cast<int64_t>(step) % x.size(0);
+      optimizer.zero_grad();
+      Tensor loss = loss_of(model(x[batch]), y[batch]);
+      loss.backward();
+      optim::clip_grad_norm_(model.parameters(), 1);
+      optimizer.step();
+      if (scheduler) scheduler->step();
+      ASSERT_NEAR(loss.item<double>(), expected[step], tolerance * expected[step]) << "at step " << step;
+    }
+    nn::StateDict after = entries(golden(), key + "/after/");
+    for (const auto& [name, t] : model.state_dict()) EXPECT_TRUE(close(t, after.at(name), 100 * tolerance)) << name;
+  }
+}
+
+TEST(Curves, ConvolutionsWithAdam) {
+  follow<Pictures>(
+      "pictures", [](const TensorList& p) { return optim::Adam(p, {.lr = 0.01}); },
+      [](const Tensor& y, const Tensor& target) { return cross_entropy(y, target); }, {1e-9, 1e-4});
+}
+
+TEST(Curves, SequencesWithMomentum) {
+  follow<Letters>(
+      "letters",
+      [](const TensorList& p) {
+        return optim::SGD(p, {.lr = 0.3, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true});
+      },
+      [](const Tensor& y, const Tensor& target) {
+        return cross_entropy(y.flatten(0, 1), target.flatten(), {.label_smoothing = 0.1});
+      },
+      {1e-9, 1e-3}, optim::cosine(50));
+}
+
+TEST(Curves, RowsWithAdamW) {
+  follow<Rows>(
+      "rows", [](const TensorList& p) { return optim::AdamW(p, {.lr = 0.02, .weight_decay = 0.1, .amsgrad = true}); },
+      [](const Tensor& y, const Tensor& target) { return smooth_l1_loss(y, target); }, {1e-9, 1e-4});
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,184 @@
+// Layers against PyTorch's of the same weights, which load_state_dict takes by their names.
+#include "tests/nn/golden.h"
+
+namespace tutti::test {
+namespace {
+
+using namespace nn;
+using testing::HasSubstr;
+
+const Npz& golden() {
+  static const Npz file("tests/golden/layers.npz");
+  return file;
+}
+
+template <class M>
+void agree(const std::string& key, const M& module, const LayerOptions& o = {}) {
+  expect_layer(golden(), key, module, o);
+}
+
+TEST(Layers, LinearAgreesWithPyTorch) {
+  agree("linear", Linear(3, 4));
+  agree("linear.deep", Linear(3, 4));
+  agree("linear.one", Linear(3, 4, {.bias = false}));
+  agree("linear", LazyLinear(4));
+  auto two = [](Bilinear& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
+  expect_layer(golden(), "bilinear", Bilinear(2, 3, 2), two);
+  expect_layer(golden(), "bilinear.nobias", Bilinear(2, 3, 2, {.bias = false}), two);
+  agree("sequential", Sequential(Linear(3, 4), Tanh(), Sequential(Linear(4, 2))));
+}
+
+TEST(Layers, ConvolutionsAgreeWithPyTorch) {
+  agree("conv1d", Conv1d(2, 3, 3, {.stride = 2, .padding = 1}));
+  agree("conv1d.circular", Conv1d(2, 2, 3, {.padding = 2, .padding_mode = PadMode::circular}));
+  agree("conv2d", Conv2d(2, 4, {3, 2}, {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2}));
+  agree("conv2d.nobias", Conv2d(2, 2, 2, {.bias = false}));
+  agree("conv2d.same", Conv2d(2, 2, {2, 3}, {.dilation = {1, 2}, .same = true}));
+  agree("conv2d.reflect", Conv2d(2, 2, 3, {.padding = {1, 2}, .padding_mode = PadMode::reflect}));
+  agree("conv2d.replicate", Conv2d(2, 2, 3, {.stride = 2, .padding = {1, 2}, .padding_mode = PadMode::replicate}));
+  agree("conv2d.same.reflect", Conv2d(2, 2, {4, 3}, {.same = true, .padding_mode = PadMode::reflect}));
+  agree("conv3d", Conv3d(2, 2, 2, {.stride = {1, 2, 1}, .padding = 1}));
+  agree("conv3d.replicate", Conv3d(1, 2, 2, {.padding = {0, 1, 2}, .padding_mode = PadMode::replicate}));
+  agree("transpose1d", ConvTranspose1d(2, 3, 3, {.stride = 2, .padding = 1, .output_padding = 1}));
+  agree("transpose2d", ConvTranspose2d(4, 2, {3, 2}, {.stride = {2, 1}, .padding = {1, 0}, .groups = 2}));
+  agree("transpose2d.nobias", ConvTranspose2d(2, 2, 2, {.dilation = 2, .bias = false}));
+  agree("transpose3d", ConvTranspose3d(2, 2, 2, {.stride = {1, 2, 1}, .output_padding = {0, 1, 0}}));
+}
+
+TEST(Layers, PoolsAgreeWithPyTorch) {
+  agree("max1d", MaxPool1d(3, {.stride = 2, .padding = 1}));
+  agree("avg1d", AvgPool1d(3, {.stride = 2, .padding = 1, .count_include_pad = false}));
+  agree("amax1d", AdaptiveMaxPool1d(3));
+  agree("aavg1d", AdaptiveAvgPool1d(3));
+  agree("max2d", MaxPool2d({2, 3}, {.dilation = {2, 1}, .ceil_mode = true}));
+  agree("avg2d", AvgPool2d({2, 3}, {.stride = {1, 2}, .padding = 1, .ceil_mode = true}));
+  agree("amax2d", AdaptiveMaxPool2d({2, 4}));
+  agree("aavg2d", AdaptiveAvgPool2d({2, 4}));
+  agree("max3d", MaxPool3d(2, {.stride = 1}));
+  agree("avg3d", AvgPool3d(2, {.stride = {2, 1, 1}}));
+  agree("amax3d", AdaptiveMaxPool3d({2, 1, 2}));
+  agree("aavg3d", AdaptiveAvgPool3d({2, 1, 2}));
+}
+
+// Training on two batches, of which the second gives the result.
+template <class M>
+void agree_after_two(const std::string& key, const M& module) {
+  expect_layer(golden(), key, module,
+               [](M& m, const TensorList& x) {
+                 m(x[0]);
+                 return TensorList{m(x[1])};
+               },
+               {.f32 = 3e-5});
+}
+
+TEST(Layers, BatchNormsAgreeWithPyTorch) {
+  agree_after_two("batch1d", BatchNorm1d(3));
+  agree_after_two("batch1d.long", BatchNorm1d(3));
+  agree_after_two("batch2d", BatchNorm2d(2));
+  agree_after_two("batch3d", BatchNorm3d(2));
+  agree_after_two("batch2d.average", BatchNorm2d(2, {.eps = 1e-2, .momentum = {}}));
+  agree_after_two("batch1d.plain", BatchNorm1d(3, {.momentum = 0.3, .affine = false}));
+  LayerOptions eval{.training = false};
+  agree("batch1d.eval", BatchNorm1d(3), eval);
+  agree("batch1d.long.eval", BatchNorm1d(3), eval);
+  agree("batch2d.eval", BatchNorm2d(2), eval);
+  agree("batch3d.eval", BatchNorm3d(2), eval);
+  agree("batch2d.untracked", BatchNorm2d(2, {.track_running_stats = false}), {.f32 = 3e-5, .training = false});
+  BatchNorm2d norm(2);
+  EXPECT_THAT(message_of<ShapeError>([&] { norm(zeros({2, 2, 3})); }), HasSubstr("BatchNorm"));
+}
+
+TEST(Layers, NormsAgreeWithPyTorch) {
+  BatchNormOptions tracked{};
+  LayerOptions loose{.f32 = 3e-5};
+  agree("instance1d", InstanceNorm1d(3), loose);
+  agree("instance2d", InstanceNorm2d(2, {.eps = 1e-3, .track_running_stats = false}), loose);
+  agree("instance2d.tracked", InstanceNorm2d(2, tracked), {.f32 = 3e-5, .counts_batches = false});
+  agree("instance2d.eval", InstanceNorm2d(2, tracked), {.training = false});
+  agree("instance3d", InstanceNorm3d(2, {.track_running_stats = false}), loose);
+  agree("layer", LayerNorm(4), loose);
+  agree("layer.two", LayerNorm({2, 3}, {.eps = 1e-2}), loose);
+  agree("layer.plain", LayerNorm(4, {.affine = false}), loose);
+  agree("group", GroupNorm(2, 4), loose);
+  agree("group.plain", GroupNorm(1, 4, {.eps = 1e-2, .affine = false}), loose);
+  agree("rms", RMSNorm(4), loose);
+  agree("rms.two", RMSNorm({2, 3}, {.eps = 1e-2}), loose);
+}
+
+TEST(Layers, EmbeddingsAgreeWithPyTorch) {
+  agree("embedding", Embedding(5, 3));
+  agree("embedding.padding", Embedding(5, 3, {.padding_idx = 1, .scale_grad_by_freq = true}));
+  agree("embedding.sparse", Embedding(5, 3, {.sparse = true}));
+  agree("bag.sum", EmbeddingBag(5, 3, {.mode = BagMode::sum}));
+  auto offsets = [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
+  expect_layer(golden(), "bag.mean", EmbeddingBag(5, 3, {.padding_idx = 2}), offsets);
+  expect_layer(golden(), "bag.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), offsets);
+  expect_layer(golden(), "bag.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum}),
+               [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; });
+  Embedding padded(4, 3, {.padding_idx = -1});
+  EXPECT_EQ(values(padded.weight[3]), (Doubles{0, 0, 0}));
+  EXPECT_THROW(Embedding(4, 3, {.padding_idx = 4}), IndexError);
+}
+
+TEST(Layers, ActivationsAgreeWithPyTorch) {
+  agree("prelu", PReLU());
+  agree("prelu.channels", PReLU(3));
+  agree("relu", ReLU());
+  agree("relu6", ReLU6());
+  agree("leaky", LeakyReLU(0.2));
+  agree("elu", ELU(1.5));
+  agree("selu", SELU());
+  agree("celu", CELU(0.5));
+  agree("silu", SiLU());
+  agree("mish", Mish());
+  agree("softplus", Softplus(2));
+  agree("softsign", Softsign());
+  agree("tanh", Tanh());
+  agree("sigmoid", Sigmoid());
+  agree("logsigmoid", LogSigmoid());
+  agree("hardtanh", Hardtanh(-0.5, 1.5));
+  agree("hardsigmoid", Hardsigmoid(), {.f64 = 1e-7});  // PyTorch's gradient has 1/6 in f32
+  agree("hardswish", Hardswish());
+  agree("hardshrink", Hardshrink(0.7));
+  agree("softshrink", Softshrink(0.7));
+  agree("threshold", Threshold(0.3, -0.5));
+  agree("tanhshrink", Tanhshrink());
+  agree("gelu", GELU());
+  agree("gelu.tanh", GELU(true));
+  agree("softmax", Softmax(1));
+  agree("logsoftmax", LogSoftmax(0));
+  agree("glu", GLU(1));
+}
+
+TEST(Layers, WrongArgumentsAreNamed) {
+  EXPECT_THAT(message_of<ValueError>([] { Conv2d(3, 4, 3, {.groups = 2}); }), HasSubstr("groups"));
+  EXPECT_THAT(message_of<ShapeError>([] { Conv2d(3, 4, {3, 3, 3}); }), HasSubstr("2 spatial dims"));
+  EXPECT_THAT(message_of<ValueError>([] { Conv2d(1, 1, 3, {.stride = 2, .same = true})(zeros({1, 1, 4, 4})); }),
+              HasSubstr("stride 1"));
+  EXPECT_THAT(message_of<ShapeError>([] { Linear(3, 4)(zeros({2, 5})); }), HasSubstr("[2, 5]"));
+  EXPECT_THAT(message_of<ShapeError>([] { Bilinear(3, 4, 2)(zeros({2, 3}), zeros({2, 5})); }), HasSubstr("[2, 5]"));
+  EXPECT_THROW(PReLU(3)(zeros({2, 4})), ShapeError);
+  EXPECT_THROW(PReLU(3)(zeros({4})), ShapeError);
+  EXPECT_THAT(message_of<ShapeError>([] { GLU()(zeros({2, 3})); }), HasSubstr("halves"));
+  EXPECT_THROW(GLU(2)(zeros({2, 2})), IndexError);
+  EXPECT_THROW(LayerNorm(4)(zeros({2, 3})), ShapeError);
+}
+
+TEST(Layers, ChannelDropoutDropsWholeChannels) {
+  manual_seed(3);
+  Dropout2d drop(0.4);
+  Tensor x = ones({20, 10, 2, 3}), y = drop(x);
+  Tensor sums = y.sum({2, 3});
+  int64_t kept = 0;
+  for (double s : values(sums)) {
+    EXPECT_TRUE(s == 0 || std::abs(s - 10) < 1e-4) << s;
+    kept += s != 0;
+  }
+  EXPECT_GT(kept, 90);
+  EXPECT_LT(kept, 150);
+  drop.eval();
+  EXPECT_TRUE(drop(x).is_same(x));
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,158 @@
+// Recurrent, attention and transformer layers against PyTorch's.
+#include "tests/nn/golden.h"
+
+namespace tutti::test {
+namespace {
+
+using namespace nn;
+using testing::HasSubstr;
+
+const Npz& golden() {
+  static const Npz file("tests/golden/layers_sequences.npz");
+  return file;
+}
+
+template <class M>
+TensorList list(const M& result) {
+  return tree::tensors(result);
+}
+
+// The four forms that all three cells have; `make(input, hidden, options)`.
+template <class M, class Make>
+void agree_recurrent(const std::string& cell, Make make) {
+  auto plain = [](M& m, const TensorList& x) { return list(m(x[0])); };
+  expect_layer(golden(), cell, make(3, 2, RnnLayerOptions{}), plain);
+  expect_layer(golden(), cell + ".deep", make(2, 2, RnnLayerOptions{.layers = 2, .bidirectional = true}), plain,
+               {.f32 = 5e-5});
+  expect_layer(golden(), cell + ".first", make(2, 2, RnnLayerOptions{.bias = false, .batch_first = true}),
+               [](M& m, const TensorList& x) {
+                 if constexpr (std::same_as<M, LSTM>)
+                   return list(m(x[0], LstmState{x[1], x[2]}));
+                 else
+                   return list(m(x[0], x[1]));
+               });
+  expect_layer(golden(), cell + ".lengths", make(2, 2, RnnLayerOptions{.batch_first = true, .bidirectional = true}),
+               [](M& m, const TensorList& x) {
+                 if constexpr (std::same_as<M, LSTM>)
+                   return list(m(x[0], LstmState{}, x[1]));
+                 else
+                   return list(m(x[0], Tensor(), x[1]));
+               });
+}
+
+TEST(Sequences, RecurrentLayersAgreeWithPyTorch) {
+  agree_recurrent<RNN>("rnn", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return RNN(i, h, o); });
+  agree_recurrent<GRU>("gru", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return GRU(i, h, o); });
+  agree_recurrent<LSTM>("lstm", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return LSTM(i, h, o); });
+  expect_layer(golden(), "rnn.relu", RNN(3, 2, {}, Nonlinearity::relu),
+               [](RNN& m, const TensorList& x) { return list(m(x[0])); });
+  auto plain = [](LSTM& m, const TensorList& x) { return list(m(x[0])); };
+  expect_layer(golden(), "lstm.projection", LSTM(2, 3, {.layers = 2, .projection = 2}), plain, {.f32 = 5e-5});
+  expect_layer(golden(), "lstm.single", LSTM(3, 2), plain);
+}
+
+TEST(Sequences, RecurrentLayersRefuseNonsense) {
+  EXPECT_THAT(message_of<ValueError>([] { GRU(3, 2, {.projection = 1}); }), HasSubstr("only LSTM"));
+  EXPECT_THAT(message_of<ValueError>([] { RNN(3, 2, {.projection = 1}); }), HasSubstr("only LSTM"));
+  EXPECT_THROW(LSTM(3, 2, {.projection = 2}), ValueError);
+  EXPECT_THROW(LSTM(3, 2, {.layers = 0}), ValueError);
+  EXPECT_THROW(LSTM(3, 2, {.dropout = 2}), ValueError);
+}
+
+TEST(Sequences, RecurrentDropoutIsForTrainingOnly) {
+  LSTM m(3, 4, {.layers = 2, .dropout = 0.5});
+  Tensor x = randn({5, 2, 3});
+  EXPECT_FALSE(identical(m(x).output, m(x).output));
+  m.eval();
+  EXPECT_TRUE(identical(m(x).output, m(x).output));
+}
+
+// Runs attention of x[0] to itself with options made of the other inputs.
+template <class F>
+void agree_masked(const std::string& key, F options) {
+  expect_layer(golden(), key, MultiheadAttention(4, 2),
+               [&](MultiheadAttention& m, const TensorList& x) { return TensorList{m(x[0], x[0], x[0], options(x))}; },
+               {.f32 = 3e-5});
+}
+
+TEST(Sequences, AttentionAgreesWithPyTorch) {
+  using M = MultiheadAttention;
+  auto own = [](M& m, const TensorList& x) { return TensorList{m(x[0], x[0], x[0])}; };
+  auto cross = [](M& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; };
+  LayerOptions loose{.f32 = 3e-5};
+  expect_layer(golden(), "attention", M(4, 2), own, loose);
+  expect_layer(golden(), "attention.first", M(4, 2, {.batch_first = true}), own, loose);
+  expect_layer(golden(), "attention.single", M(4, 2), own, loose);
+  expect_layer(golden(), "attention.single", M(4, 2, {.batch_first = true}), own, loose);
+  expect_layer(golden(), "attention.cross", M(4, 2), cross, loose);
+  expect_layer(golden(), "attention.nobias", M(4, 2, {.bias = false}), cross, loose);
+  expect_layer(golden(), "attention.wide", M(4, 2, {.batch_first = true, .key_width = 3, .value_width = 2}), cross,
+               loose);
+}
+
+TEST(Sequences, MaskedAttentionAgreesWithPyTorch) {
+  agree_masked("attention.causal", [](const TensorList&) { return AttendOptions{.causal = true}; });
+  // PyTorch's masks of bools say what is forbidden.
+  agree_masked("attention.bool", [](const TensorList& x) { return AttendOptions{.mask = logical_not(x[1])}; });
+  agree_masked("attention.added", [](const TensorList& x) { return AttendOptions{.mask = x[1]}; });
+  agree_masked("attention.heads", [](const TensorList& x) { return AttendOptions{.mask = x[1]}; });
+  agree_masked("attention.padding", [](const TensorList& x) { return AttendOptions{.key_padding = x[1]}; });
+  agree_masked("attention.both", [](const TensorList& x) { return AttendOptions{.mask = x[1], .key_padding = x[2]}; });
+  agree_masked("attention.bools",
+               [](const TensorList& x) { return AttendOptions{.mask = logical_not(x[1]), .key_padding = x[2]}; });
+  agree_masked("attention.bools",
+               [](const TensorList& x) { return AttendOptions{.key_padding = x[2], .causal = true}; });
+}
+
+TEST(Sequences, AttentionRefusesNonsense) {
+  EXPECT_THAT(message_of<ValueError>([] { MultiheadAttention(5, 2); }), HasSubstr("2 heads"));
+  MultiheadAttention m(4, 2);
+  Tensor x = zeros({3, 2, 4});
+  EXPECT_THAT(message_of<DTypeError>([&] { m(x, x, x, AttendOptions{.key_padding = zeros({2, 3})}); }),
+              HasSubstr("bool"));
+  EXPECT_THROW(m(x, x, x, AttendOptions{.key_padding = zeros({2, 4}, {boolean})}), ShapeError);
+  EXPECT_THROW(m(x, x, x, AttendOptions{.mask = zeros({3, 5})}), ShapeError);
+  EXPECT_THROW(m(x, x, x, AttendOptions{.mask = zeros({3, 3, 3})}), ShapeError);
+  EXPECT_THROW(m(x, x, zeros({3, 2, 5})), ShapeError);
+  EXPECT_THROW(m(x, zeros({4}), x), ShapeError);
+}
+
+TEST(Sequences, TransformersAgreeWithPyTorch) {
+  TransformerOptions plain{.feedforward = 3, .dropout = 0};
+  TransformerOptions other{.feedforward = 3, .dropout = 0, .gelu = true, .batch_first = true, .norm_first = true};
+  TransformerOptions first{.feedforward = 3, .dropout = 0, .norm_first = true};
+  TransformerOptions wide{.feedforward = 3, .dropout = 0, .eps = 1e-3};
+  LayerOptions loose{.f32 = 2e-4};
+  using Encoder = TransformerEncoderLayer;
+  using Decoder = TransformerDecoderLayer;
+  expect_layer(golden(), "encoder", Encoder(4, 2, plain), loose);
+  expect_layer(golden(), "encoder.gelu", Encoder(4, 2, other), loose);
+  expect_layer(
+      golden(), "encoder.masked", Encoder(4, 2, wide),
+      [](Encoder& m, const TensorList& x) {
+        return TensorList{m(x[0], AttendOptions{.key_padding = x[1], .causal = true})};
+      },
+      loose);
+  auto two = [](auto& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
+  expect_layer(golden(), "decoder", Decoder(4, 2, plain), two, loose);
+  expect_layer(
+      golden(), "decoder.gelu", Decoder(4, 2, other),
+      [](Decoder& m, const TensorList& x) {
+        return TensorList{m(x[0], x[1], AttendOptions{.causal = true}, AttendOptions{.key_padding = x[2]})};
+      },
+      loose);
+  expect_layer(golden(), "encoders", TransformerEncoder(4, 2, 2, first), loose);
+  expect_layer(golden(), "decoders", TransformerDecoder(4, 2, 2, plain), two, loose);
+}
+
+TEST(Sequences, TransformersDropInTrainingOnly) {
+  TransformerEncoder m(8, 2, 2, {.feedforward = 16, .dropout = 0.5});
+  Tensor x = randn({5, 2, 8});
+  EXPECT_FALSE(identical(m(x), m(x)));
+  m.eval();
+  EXPECT_TRUE(identical(m(x), m(x)));
+  EXPECT_FALSE(identical(m.layers[0].linear1.weight, m.layers[1].linear1.weight));
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,79 @@
+// Errors name the function that was called and say what would be right.
+#include "tests/support/expect.h"
+#include "tutti/random.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+using namespace test;  // NOLINT
+
+TEST(Errors, NameTheFunctionCalled) {
+  Tensor x = zeros({2, 3}), wrong = zeros({4});
+  EXPECT_THAT(message_of<ShapeError>([&] { x.copy_(wrong); }), StartsWith("copy_: f32[4] on cpu:0 does not broadcast"));
+  EXPECT_THAT(message_of<ShapeError>([&] { x.copy_(zeros({1, 2, 3, 1})); }), StartsWith("copy_:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { x.index_put_({Slice()}, wrong); }), StartsWith("index_put_:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { masked_fill(x, wrong > 0, 1); }), StartsWith("masked_fill:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { x.masked_fill_(wrong > 0, 1); }), StartsWith("masked_fill_:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { x[0].masked_fill_(x > 0, 1); }), HasSubstr("is larger than"));
+  EXPECT_THAT(message_of<DTypeError>([&] { matmul(x, zeros({3, 2}, f64)); }), StartsWith("matmul: operands must have"));
+  EXPECT_THAT(message_of<ShapeError>([&] { complex(x, wrong); }), StartsWith("complex: the parts"));
+  EXPECT_THAT(message_of<ShapeError>([] { zeros({2, -1}); }), StartsWith("zeros: sizes must not be negative: [2, -1]"));
+  EXPECT_THAT(message_of<ShapeError>([] { ones({-1}); }), StartsWith("ones:"));
+  EXPECT_THAT(message_of<ShapeError>([] { full({-1}, 1); }), StartsWith("full:"));
+  EXPECT_THAT(message_of<ShapeError>([] { empty({-1}); }), StartsWith("empty:"));
+  EXPECT_THAT(message_of<ShapeError>([] { randn({-1}); }), StartsWith("randn:"));
+  EXPECT_THAT(message_of<ShapeError>([] { randint(2, {-1}); }), StartsWith("randint:"));
+  EXPECT_THAT(message_of<ShapeError>([] { eye(-1); }), StartsWith("eye:"));
+  EXPECT_THAT(message_of<ValueError>([] { to_sparse(ones({2, 2})).t(); }), StartsWith("t: sparse f32[2, 2]"));
+}
+
+TEST(Errors, SayWhatIsAllowed) {
+  Tensor x = zeros({2, 3});
+  EXPECT_THAT(message_of<IndexError>([&] { x[2]; }), HasSubstr("use -2 to 1"));
+  EXPECT_THAT(message_of<IndexError>([&] { x.index({0, 5}); }), AllOf(StartsWith("index:"), HasSubstr("use -3 to 2")));
+  EXPECT_THAT(message_of<IndexError>([&] { x.index_select(1, tensor({3})); }), HasSubstr("use -3 to 2"));
+  EXPECT_THAT(message_of<IndexError>([] { one_hot(tensor({-1, 2})); }), HasSubstr("class -1"));
+  EXPECT_THAT(message_of<IndexError>([] { one_hot(tensor({4}), 3); }), HasSubstr("one of the 3 classes"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)(x * x.grad()); }),
+              AllOf(StartsWith("mul: input 1 is undefined"), HasSubstr(".grad()")));
+  EXPECT_THROW(unbind(tensor(1)), ShapeError);
+  EXPECT_THROW(chunk(tensor(1), 2), ShapeError);
+  EXPECT_THROW(tensor(1).size(0), IndexError);
+  EXPECT_THROW(tensor(1).stride(-1), IndexError);
+}
+
+TEST(Errors, BoolsAreNotSubtracted) {
+  Tensor b = tensor({true, false});
+  EXPECT_THAT(message_of<DTypeError>([&] { (void)(b - b); }), StartsWith("sub: does not take bool"));
+  EXPECT_THAT(message_of<DTypeError>([&] { (void)-b; }), StartsWith("neg: does not take bool"));
+  EXPECT_EQ((b - 1).dtype(), i64);
+  EXPECT_EQ((b - tensor({1.0, 2.0})).dtype(), f32);
+}
+
+TEST(Errors, DevicesThatAreNotThere) {
+  EXPECT_THAT(message_of<DeviceError>([] { zeros({2}, Device("cuda:0")); }),
+              AllOf(StartsWith("zeros:"), HasSubstr("built without CUDA")));
+  EXPECT_THAT(message_of<DeviceError>([] { ones({2}).to("cuda"); }), HasSubstr("built without CUDA"));
+  EXPECT_THAT(message_of<DeviceError>([] { zeros({2}, Device("cpu:3")); }),
+              AllOf(HasSubstr("there is no cpu:3"), HasSubstr("1 cpu device;"), HasSubstr("set_cpu_devices")));
+  Devices devices(2);
+  EXPECT_EQ(zeros({2}, Device("cpu:1")).device(), Device("cpu:1"));
+  EXPECT_THAT(message_of<DeviceError>([] { rand({2}, Device("cpu:2")); }), HasSubstr("2 cpu devices"));
+  EXPECT_THROW(ones({2}).to("cpu:2"), DeviceError);
+  EXPECT_THROW(arange(3, Device("cpu:2")), DeviceError);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Errors, OutOfMemory) {
+  std::string message = message_of<MemoryError>([] { zeros({int64_t{1} << 50, 16}); });
+  EXPECT_THAT(message, AllOf(StartsWith("zeros: no memory for a tensor f32[1125899906842624, 16]"),
+                             HasSubstr("72057594037927936 bytes")));
+  EXPECT_THROW(ones({int64_t{1} << 50}).sum(), Error);
+}
+#endif
+
+}  // namespace
+}  // namespace tutti

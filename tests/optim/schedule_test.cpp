@@ -1,0 +1,159 @@
+// Schedules against PyTorch's.
+#include <cmath>
+
+#include "tests/support/compare.h"
+#include "tests/support/expect.h"
+#include "tests/support/npz.h"
+#include "tutti/io.h"
+#include "tutti/optim.h"
+
+namespace tutti::test {
+namespace {
+
+using namespace optim;
+using testing::HasSubstr;
+
+const Npz& golden() {
+  static const Npz file("tests/golden/optim.npz");
+  return file;
+}
+
+SGD make_sgd(double lr = 0.5) { return SGD({zeros({1}).requires_grad_()}, {.lr = lr, .momentum = 0.9}); }
+
+void agree(const std::string& key, const Schedule& schedule) {
+  SGD sgd = make_sgd();
+  Scheduler scheduler(sgd, schedule);
+  Doubles expected = values(golden().read("schedule/" + key));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(sgd.lr(), expected[i], 1e-12) << key << " at step " << i;
+    EXPECT_EQ(scheduler.steps(), static_cast<int64_t>(i));
+    scheduler.step();
+  }
+}
+
+TEST(Schedule, AgreesWithPyTorch) {
+  agree("step", step_decay(3, 0.3));
+  agree("multi", multi_step({2, 5, 5, 9}, 0.3));
+  agree("exponential", exponential(0.8));
+  agree("cosine", cosine(11, 0.1));  // PyTorch's lowest is a rate, ours a factor of 0.5
+  agree("restarts", cosine_restarts(3, 2, 0.1));
+  agree("linear", linear(0.25, 0.75, 5));
+  agree("polynomial", polynomial(8, 2));
+  agree("cycle", one_cycle(20, {.rise = 0.4}));
+  agree("sequential", then(linear(0.1, 1, 4), 4, exponential(0.7)));
+  agree("chained", linear(0.1, 1, 4) * exponential(0.7));
+}
+
+TEST(Schedule, CyclesOfMomentumAgreeWithPyTorch) {
+  Doubles rates = values(golden().read("schedule/cycle")), momenta = values(golden().read("schedule/cycle.momentum"));
+  SGD sgd = make_sgd();
+  Adam adam({zeros({1}).requires_grad_()}, {.lr = 0.5});
+  Scheduler one(sgd, one_cycle(20, {.rise = 0.4}), one_cycle_momentum(20, 0.85, 0.95, 0.4));
+  Scheduler two(adam, one_cycle(20, {.rise = 0.4}), one_cycle_momentum(20, 0.85, 0.95, 0.4));
+  for (size_t i = 0; i < rates.size(); ++i) {
+    EXPECT_NEAR(adam.lr(), rates[i], 1e-12);
+    EXPECT_NEAR(sgd.momentum(0), momenta[i], 1e-12) << i;
+    EXPECT_NEAR(adam.options().beta1, momenta[i], 1e-12);
+    one.step();
+    two.step();
+  }
+}
+
+TEST(Schedule, ValuesOfThoseThatPyTorchHasNot) {
+  Schedule up = warmup(4);
+  EXPECT_EQ(up(0), 0.25);
+  EXPECT_EQ(up(3), 1);
+  EXPECT_EQ(up(9), 1);
+  EXPECT_EQ(constant(0.3)(7), 0.3);
+  // Beyond their ends they stay.
+  EXPECT_NEAR(cosine(10, 0.2)(99), 0.2, 1e-15);
+  EXPECT_EQ(polynomial(10)(99), 0);
+  EXPECT_NEAR(one_cycle(10)(99), 1.0 / 25 / 1e4, 1e-15);
+  EXPECT_EQ(linear(0, 2, 10)(99), 2);
+  Schedule own([](int64_t step) { return 1.0 / static_cast<double>(1 + step); });
+  EXPECT_EQ((own * constant(2))(3), 0.5);
+}
+
+TEST(Schedule, EachGroupKeepsItsProportion) {
+  Tensor a = zeros({1}).requires_grad_(), b = zeros({1}).requires_grad_();
+  SGD sgd(std::vector<Group<SGDOptions>>{{{a}, {.lr = 1}}, {{b}, {.lr = 10}}});
+  Scheduler scheduler(sgd, exponential(0.5));
+  scheduler.step();
+  EXPECT_EQ(sgd.lr(0), 0.5);
+  EXPECT_EQ(sgd.lr(1), 5);
+  sgd.add_group({zeros({1}).requires_grad_()}, {});
+  EXPECT_THAT(message_of<ValueError>([&] { scheduler.step(); }), HasSubstr("3 groups"));
+}
+
+TEST(Schedule, StatesContinue) {
+  SGD sgd = make_sgd(), other = make_sgd(7);
+  Scheduler scheduler(sgd, cosine(20), one_cycle_momentum(20)), fresh(other, cosine(20), one_cycle_momentum(20));
+  for (int i = 0; i < 8; ++i) scheduler.step();
+  fresh.load_state(io::state_from_bytes(io::state_to_bytes(scheduler.state()), "here"));
+  EXPECT_EQ(other.lr(), sgd.lr());
+  EXPECT_EQ(other.momentum(0), sgd.momentum(0));
+  scheduler.step();
+  fresh.step();
+  EXPECT_EQ(other.lr(), sgd.lr());
+  Tensor a = zeros({1}).requires_grad_(), b = zeros({1}).requires_grad_();
+  SGD two(std::vector<Group<SGDOptions>>{{{a}}, {{b}}});
+  Scheduler wrong(two, cosine(20));
+  EXPECT_THROW(wrong.load_state(scheduler.state()), ValueError);
+}
+
+TEST(Schedule, PlateausAgreeWithPyTorch) {
+  struct {
+    const char* key;
+    double sign;
+    PlateauOptions options;
+  } cases[] = {
+      {"min", 1, {.factor = 0.5, .patience = 2}},
+      {"cooldown", 1, {.factor = 0.3, .patience = 1, .cooldown = 2, .lowest = 0.01}},
+      {"max", -1, {.larger_is_better = true, .factor = 0.5, .patience = 2, .threshold = 0.02}},
+  };
+  Doubles measures = values(golden().read("plateau/measures"));
+  for (auto& [key, sign, options] : cases) {
+    Doubles expected = values(golden().read(std::string("plateau/") + key));
+    SGD sgd = make_sgd();
+    Plateau plateau(sgd, options);
+    for (size_t i = 0; i < measures.size(); ++i) {
+      // In the middle a fresh one takes over.
+      if (i == 9) {
+        Plateau fresh(sgd, options);
+        fresh.load_state(io::state_from_bytes(io::state_to_bytes(plateau.state()), "here"));
+        plateau = fresh;
+      }
+      plateau.step(10 + sign * measures[i]);
+      EXPECT_NEAR(sgd.lr(), expected[i], 1e-12) << key << " after measure " << i;
+    }
+  }
+}
+
+TEST(Schedule, PlateausTakeAnyMeasure) {
+  SGD sgd = make_sgd(1);
+  Plateau plateau(sgd, {.factor = 0.5, .patience = 0});
+  io::State unused = io::state_from_bytes(io::state_to_bytes(plateau.state()), "here");  // infinite best
+  EXPECT_TRUE(std::isinf(unused["best"].as<double>()));
+  plateau.step(NAN);
+  EXPECT_EQ(sgd.lr(), 0.5);
+  plateau.step(-INFINITY);
+  EXPECT_EQ(sgd.lr(), 0.5);
+  plateau.step(3);  // nothing is better than that
+  EXPECT_EQ(sgd.lr(), 0.25);
+}
+
+TEST(Schedule, WrongArgumentsAreNamed) {
+  EXPECT_THROW(step_decay(0), ValueError);
+  EXPECT_THROW(linear(0, 1, 0), ValueError);
+  EXPECT_THROW(warmup(-1), ValueError);
+  EXPECT_THROW(cosine(0), ValueError);
+  EXPECT_THROW(cosine_restarts(0), ValueError);
+  EXPECT_THROW(cosine_restarts(3, 0), ValueError);
+  EXPECT_THROW(polynomial(0), ValueError);
+  EXPECT_THAT(message_of<ValueError>([] { one_cycle(10, {.rise = 2}); }), HasSubstr("rise"));
+  SGD sgd = make_sgd();
+  EXPECT_THAT(message_of<ValueError>([&] { Plateau(sgd, {.factor = 1}); }), HasSubstr("factor"));
+}
+
+}  // namespace
+}  // namespace tutti::test
