@@ -68,7 +68,7 @@ Timing summarize(std::vector<double> samples) {
 std::vector<Timing> measure(const std::vector<Contender>& contenders, Time time, const Options& options) {
   const double sample = options.quick ? 0.001 : 0.005;
   const int rounds = options.quick ? 3 : 15, most = options.quick ? 3 : 45;
-  constexpr double kRestless = 0.1, kPatience = 10;  // a spread; seconds
+  constexpr double kRestless = 0.1, kPatience = 10, kLimit = 60;  // a spread; seconds
 
   size_t count = contenders.size();
   std::vector<int64_t> iterations(count, 0);
@@ -85,13 +85,14 @@ std::vector<Timing> measure(const std::vector<Contender>& contenders, Time time,
       contenders[k].run(iterations[k] / 16 + 1);  // caches and threads are its own again
       samples[k].push_back(time_of(contenders[k], iterations[k], time) / static_cast<double>(iterations[k]));
     }
-    if (round + 1 < rounds) continue;
+    bool too_long = round >= 2 && now(Time::wall) - start > kLimit;
+    if (round + 1 < rounds && !too_long) continue;
     double spread = 0;
     for (size_t k = 0; k < count; ++k) {
       timings[k] = summarize(samples[k]);
       if (timings[k].measured()) spread = std::max(spread, timings[k].spread);
     }
-    if (spread <= kRestless || now(Time::wall) - start > kPatience) break;
+    if (too_long || spread <= kRestless || now(Time::wall) - start > kPatience) break;
   }
   others = std::max(0.0, (seconds_of_others() - others) / (now(Time::wall) - start));
   for (auto& t : timings)

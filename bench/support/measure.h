@@ -43,7 +43,8 @@ struct Timing {
   bool measured() const { return !std::isnan(median); }
 };
 
-/// Samples of at least 5 ms in at least 15 rounds, more while the machine is restless. Timings in the order given.
+/// Samples of at least 5 ms in at least 15 rounds, more while the machine is restless, fewer (but three) where they
+/// would take more than a minute. Timings in the order given.
 std::vector<Timing> measure(const std::vector<Contender>& contenders, Time time, const Options& options);
 
 }  // namespace bench

@@ -180,5 +180,13 @@ TEST(Layers, ChannelDropoutDropsWholeChannels) {
   EXPECT_TRUE(drop(x).is_same(x));
 }
 
+// Convolutions have forward from a base of theirs.
+TEST(Sequential, TakesModulesThatInheritForward) {
+  nn::Conv2d conv(1, 2, 3);
+  nn::Sequential net(conv, nn::ReLU(), nn::MaxPool2d(2), nn::Flatten());
+  Tensor x = randn({3, 1, 6, 6});
+  EXPECT_TRUE(equal(net(x), max_pool2d(relu(conv(x)), 2).flatten(1)));
+}
+
 }  // namespace
 }  // namespace tutti::test

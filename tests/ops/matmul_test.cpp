@@ -494,5 +494,17 @@ TEST(Einsum, Errors) {
   EXPECT_THAT(value_error([&] { einsum("i", {Tensor()}); }), HasSubstr("operand 0 of \"i\" is undefined"));
 }
 
+// A weight goes to its product transposed. Its gradient comes back as it lies, and is not copied.
+TEST(Matmul, GradientsAreLaidOutAsTheirOperands) {
+  Tensor x = numbers({5, 3}), w = numbers({4, 3}, f64, 2), b = numbers({4}, f64, 3);
+  Tensor turned = w.t().detach().requires_grad_();
+  Tensor left = x.t().contiguous().t().detach().requires_grad_();
+  for (const Tensor& y : {addmm(b, left, turned), mm(left, turned)}) {
+    TensorList g = grad({(y * y).sum()}, {left, turned});
+    EXPECT_EQ(g[0].strides(), left.strides());
+    EXPECT_EQ(g[1].strides(), turned.strides());
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test
