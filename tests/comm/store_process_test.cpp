@@ -102,6 +102,12 @@ void scribble(Store& store, int seed) {
   }
 }
 
+void set_two(Store& store, int) {
+  store.set("first", "x");
+  std::this_thread::sleep_for(30ms);
+  store.set("second", "x");
+}
+
 void hold(Store& store, int) {
   store.set("held", "x");
   store.get("never", {.timeout = 60s});
@@ -115,7 +121,7 @@ void serve(Store& store, int) {
 
 const std::map<std::string, void (*)(Store&, int)> kRoles = {
     {"add", add},           {"lock", lock}, {"meet", meet},   {"consume", consume},
-    {"scribble", scribble}, {"hold", hold}, {"serve", serve},
+    {"scribble", scribble}, {"hold", hold}, {"serve", serve}, {"set_two", set_two},
 };
 
 TEST(StoreRole, RunsInAnotherProcess) {
@@ -193,6 +199,27 @@ TEST_P(Processes, SurviveTheKilled) {
     EXPECT_EQ(store->get("value"), "");
   }
   EXPECT_EQ(killed_at_work, 8);
+}
+
+// Only one thread looks at the file or the socket. When it has what it waits for, another has to.
+TEST_P(Processes, ThreadsThatWaitLookForEachOther) {
+  auto start = Clock::now();
+  Process other("set_two", site->spec());
+  in_threads(4, [&](int i) { EXPECT_EQ(store->get(i == 0 ? "first" : "second"), "x"); });
+  EXPECT_LT(seconds_since(start), 10);
+  EXPECT_EQ(other.wait(), 0);
+}
+
+TEST_P(Processes, ThreadsThatGiveUpPassOnTheWatch) {
+  auto start = Clock::now();
+  std::thread first([&] { EXPECT_THROW(store->get("never", {.timeout = 40ms}), TimeoutError); });
+  std::this_thread::sleep_for(10ms);
+  std::thread second([&] { EXPECT_EQ(store->get("second"), "x"); });
+  first.join();
+  Process other("set_two", site->spec());
+  second.join();
+  EXPECT_LT(seconds_since(start), 10);
+  EXPECT_EQ(other.wait(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Processes, testing::Values(kFile, kTcp4),
@@ -283,7 +310,7 @@ TEST(FileStore, OpeningAndRemovingDoNotMiss) {
       FileStore store(path, {.remove = true});
       std::string key = std::to_string(i) + "/" + std::to_string(k);
       store.set(key, key);
-      EXPECT_EQ(store.get(key, {.timeout = 0s}), key);
+      EXPECT_EQ(FileStore(path, {.remove = true}).try_get(key), key);  // by its name, it is the same file
     }
   });
   EXPECT_FALSE(std::filesystem::exists(path));

@@ -79,7 +79,7 @@ class Store {
 
   // Queues have names of their own: a queue and a value of the same name do not meet. An empty queue does not exist.
   void push(std::string_view queue, std::string_view value, const Wait& wait = {});
-  /// Takes the oldest value out; waits until there is one. Each value goes to one consumer.
+  /// Takes the oldest value out; waits until there is one. Each value goes to one consumer, and with it if that dies.
   std::string pop(std::string_view queue, const Wait& wait = {});
   std::optional<std::string> try_pop(std::string_view queue, const Wait& wait = {});
   int64_t queue_size(std::string_view queue, const Wait& wait = {});
