@@ -143,7 +143,13 @@ struct Outer {
 };
 
 TEST(Checkpoint, StructsAreStates) {
-  Outer outer{~uint64_t{5}, 0.1f, "words", {{1.5, INFINITY}, true}, {{"a", tensor({1, 2})}}};
+  Outer outer;
+  outer.large = ~uint64_t{5};
+  outer.small = 0.1f;
+  outer.text = "words";
+  outer.inner.numbers = {1.5, INFINITY};
+  outer.inner.flag = true;
+  outer.tensors["a"] = tensor({1, 2});
   Outer back = io::from_state<Outer>(io::state_from_bytes(io::state_to_bytes(io::to_state(outer)), "here"));
   EXPECT_EQ(back.large, outer.large);
   EXPECT_EQ(back.small, outer.small);
