@@ -3,4 +3,5 @@
 
 #include "tutti/comm/collectives.h"  // IWYU pragma: export
 #include "tutti/comm/group.h"        // IWYU pragma: export
+#include "tutti/comm/store.h"        // IWYU pragma: export
 #include "tutti/comm/work.h"         // IWYU pragma: export

@@ -101,8 +101,10 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
   Context outer = context();
   int cores = static_cast<int>(process_cores().size());
   std::mutex mutex;
-  std::exception_ptr first;
-  int first_rank = -1;
+  // One for each rank, so that none is freed while another thread may still look at it; `first` is the one to throw.
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(n));
+  int first = -1;
+  bool first_follows = false;
   auto run = [&](int rank) {
     Context mine = outer;
     mine.rank = rank;
@@ -115,14 +117,14 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     try {
       body();
     } catch (...) {
-      std::exception_ptr error = std::current_exception();
+      std::exception_ptr& error = errors[static_cast<size_t>(rank)] = std::current_exception();
       {
         std::lock_guard lock(mutex);
         // Failures that follow from another's do not count as first, even if they are noticed earlier.
         bool follows = is_failure_of_another(error);
-        if (!first || (is_failure_of_another(first) && !follows)) {
-          first = error;
-          first_rank = rank;
+        if (first < 0 || (first_follows && !follows)) {
+          first = rank;
+          first_follows = follows;
         }
       }
       world->fail(rank, text_of(error));
@@ -140,7 +142,7 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     throw;
   }
   for (auto& t : threads) t.join();
-  if (first) rethrow_with_rank(first, first_rank);
+  if (first >= 0) rethrow_with_rank(errors[static_cast<size_t>(first)], first);
 }
 
 }  // namespace tutti

@@ -241,10 +241,8 @@ bool ThreadGroup::help() {
 
 void ThreadGroup::finish(Operation& op, uint64_t sequence) {
   int asynchronous = 0;
-  std::exception_ptr error;
-  if (op.mismatch)
-    error = std::make_exception_ptr(
-        MismatchError(fmt::format("{}: {}", name(op.calls[0].kind), *op.mismatch), name(op.calls[0].kind)));
+  const char* collective = name(op.calls[0].kind);
+  std::optional<std::string> mismatch = op.mismatch;
   auto works = std::move(op.works);
   op.works.assign(ranks_.size(), nullptr);
   op.phase.store(complete);
@@ -252,7 +250,10 @@ void ThreadGroup::finish(Operation& op, uint64_t sequence) {
   for (auto& work : works) {
     if (!work) continue;
     ++asynchronous;
-    work->complete(error);
+    // An error for each: exceptions that several threads free confuse them and their tools.
+    work->complete(
+        mismatch ? std::make_exception_ptr(MismatchError(fmt::format("{}: {}", collective, *mismatch), collective))
+                 : nullptr);
   }
   event_.notify();
   if (asynchronous) depart(op, sequence, asynchronous);
