@@ -11,12 +11,6 @@
 namespace tutti {
 namespace {
 
-// Inputs that are copied because the output overlaps them: kept alive for the length of the call.
-struct Replacements {
-  SmallVector<Tensor, 2> tensors;
-  SmallVector<const Tensor*, 4> pointers;
-};
-
 bool same_elements(const TensorImpl* a, const TensorImpl* b) {
   return a->offset == b->offset && a->dtype == b->dtype && a->sizes == b->sizes && a->strides == b->strides;
 }

@@ -404,7 +404,35 @@ TEST(Failures, ARankThatEndsIsNotWaitedFor) {
       if (rank() == 0) recv(ones({1}), 1);
     });
   });
-  EXPECT_THAT(text, HasSubstr("rank 1 failed: it ended without sending"));
+  EXPECT_THAT(text, HasSubstr("rank 1 failed: it ended without sending what others wait for: recv(f32[1]) at"));
+}
+
+TEST(Failures, TooManyCallsOnTheirWayIsATimeout) {
+  auto text = message_of<TimeoutError>([] {
+    spawn_ranks(2, [] {
+      if (rank() == 0) {
+        for (int i = 0; i < 17; ++i) all_reduce_async(ones({4}), {.timeout = 50ms});
+        ADD_FAILURE() << "nobody came";
+      }
+      try {
+        recv(ones({1}), 0, {.timeout = 5s});
+      } catch (const RankFailure& e) {
+        EXPECT_THAT(e.what(), HasSubstr("rank 0 could not begin all_reduce(f32[4], sum)"));
+      }
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("16 calls of its group are on their way"));
+  EXPECT_THAT(text, HasSubstr("rank 1 did not come"));
+}
+
+TEST(Failures, MessagesTimeOut) {
+  auto text = message_of<TimeoutError>([] {
+    spawn_ranks(2, [] {
+      if (rank() == 0) send(ones({100'000}), 1, {.timeout = 50ms});  // too large to be left lying
+      if (rank() == 1) recv(ones({1}), 0, {.tag = 5, .timeout = 5s});
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("rank 0 waited for rank 1 to receive what it sends: send(f32[100000]) at"));
 }
 
 TEST(Failures, WrongArguments) {

@@ -150,7 +150,6 @@ class ModuleBase {
 
  protected:
   bool has_hooks() const { return hooks_ != nullptr; }
-  /// Called after a change of training mode, device or dtype, by modules that keep something of their own.
   friend class detail::HookedCall;
   friend void unshare(ModuleBase& module);
 

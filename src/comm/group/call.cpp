@@ -5,8 +5,8 @@
 namespace tutti::comm {
 
 const char* name(Kind kind) {
-  constexpr const char* names[] = {"all_reduce", "reduce",         "broadcast",  "all_gather", "gather",
-                                   "scatter",    "reduce_scatter", "all_to_all", "barrier"};
+  constexpr const char* names[] = {"all_reduce",     "reduce",     "broadcast", "all_gather", "gather", "scatter",
+                                   "reduce_scatter", "all_to_all", "barrier",   "send",       "recv"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -157,6 +157,8 @@ Plan plan(const std::vector<Call>& calls) {
         for (size_t b = 0; b < n; ++b) copy(calls[a].in[b], {calls[b].out[a].data});
       break;
     case Kind::barrier:
+    case Kind::send:
+    case Kind::recv:
       break;
   }
   return p;

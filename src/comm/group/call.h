@@ -22,7 +22,9 @@ enum class Kind : uint8_t {
   scatter,
   reduce_scatter,
   all_to_all,
-  barrier
+  barrier,
+  send,  // messages are no collectives, but are described as calls like them
+  recv
 };
 const char* name(Kind kind);
 

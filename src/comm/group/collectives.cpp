@@ -299,7 +299,7 @@ void barrier(const CollectiveOptions& o) { Draft(Kind::barrier, o).run(); }
 Work barrier_async(const CollectiveOptions& o) { return Draft(Kind::barrier, o).start(); }
 
 void send(const Tensor& x, int to, const MessageOptions& o) {
-  Draft d(Kind::gather, o);
+  Draft d(Kind::send, o);
   check<ValueError>(to >= 0 && to < d.size(), "send", "there is no rank {} in a group of {}", to, d.size());
   d.describe(x);
   d.call.in.push_back(d.in(x));
@@ -307,7 +307,7 @@ void send(const Tensor& x, int to, const MessageOptions& o) {
 }
 
 int recv(Tensor x, int from, const MessageOptions& o) {
-  Draft d(Kind::scatter, o);
+  Draft d(Kind::recv, o);
   check<ValueError>(from >= -1 && from < d.size(), "recv", "there is no rank {} in a group of {}", from, d.size());
   d.describe(x);
   d.call.out.push_back(d.out(x, false));

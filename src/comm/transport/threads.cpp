@@ -141,8 +141,14 @@ uint64_t ThreadGroup::post(int rank, Call call, std::shared_ptr<WorkState> work,
       return op.turn.load() == sequence || world_->failed();
     });
     world_->check();
-    check<TimeoutError>(free, name(call.kind), "{} calls of this group are on their way and none has ended in time",
-                        kOperations);
+    if (!free) {
+      std::string text = fmt::format(
+          "rank {} could not begin {}: {} calls of its group are on their way, the oldest of "
+          "which has not ended in time{}",
+          ranks_[r], comm::describe(call), kOperations, missing_text(completed_.load()));
+      world_->fail(ranks_[r], text);  // its number is used up: the group cannot go on
+      tutti::fail<TimeoutError>("", "{}", text);
+    }
   }
   {
     std::lock_guard lock(last_[r].mutex);
@@ -405,8 +411,9 @@ void ThreadGroup::send(int rank, int to, int64_t tag, const Call& call, Clock::t
   }
   if (taken.load()) return;
   world_->check();
-  std::string text = fmt::format("rank {} waited for rank {} to receive {}", ranks_[static_cast<size_t>(rank)],
-                                 ranks_[static_cast<size_t>(to)], comm::describe(call));
+  std::string text =
+      fmt::format("rank {} waited for rank {} to receive what it sends: {}", ranks_[static_cast<size_t>(rank)],
+                  ranks_[static_cast<size_t>(to)], comm::describe(call));
   world_->fail(ranks_[static_cast<size_t>(rank)], text);
   tutti::fail<TimeoutError>("send", "{}", text);
 }
@@ -451,7 +458,7 @@ int ThreadGroup::receive(int rank, int from, int64_t tag, const Call& call, Cloc
     world_->check();
   }
   std::string text =
-      fmt::format("rank {} waited for {} to send {}", ranks_[static_cast<size_t>(rank)], whom, comm::describe(call));
+      fmt::format("rank {} waited for {} to send: {}", ranks_[static_cast<size_t>(rank)], whom, comm::describe(call));
   world_->fail(ranks_[static_cast<size_t>(rank)], text);
   tutti::fail<TimeoutError>("recv", "{}", text);
 }
