@@ -7,6 +7,9 @@ SHELL := /bin/bash
 .PHONY: help deps deps-ci demo test bench format lint asan tsan soak fuzz clean
 
 JOBS ?= $(shell nproc)
+# Objects in ccache's store serve every checkout.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
 LABEL ?= fast
 # Make's own default for CXX is g++; an environment or command-line CXX is taken as it is. (The tsan preset names clang.)
 export CXX
@@ -62,7 +65,7 @@ lint: deps-ci  ## format, clang-tidy, generated files, file lengths (CHANGED=1: 
 	@$(call configure,release,)
 	@scripts/lint $(if $(CHANGED),--changed)
 
-asan: deps  ## tests under AddressSanitizer and UBSan: LABEL=fast
+asan: deps-ci  ## tests under AddressSanitizer and UBSan: LABEL=fast
 	@$(call configure,asan,)
 	@$(call build,asan,tutti_tests)
 	@$(call ctest,asan,--no-tests=error -L '$(LABEL)')

@@ -60,7 +60,8 @@ class FileOutput : public Output {
 
 // Note [Temporary files]: a writer holds a lock on its temporary file for as long as it lives, so a temporary file that
 // can be locked was left by a writer that died, and may be removed. The lock comes a moment after the file: a writer
-// whose file was taken for a dead one's finds it without a name after locking and starts again with another.
+// whose file was taken for a dead one's waits for the remover's lock, finds the file without a name and starts again
+// with another.
 struct Temporary {
   std::string path;
   Descriptor file;
@@ -90,9 +91,9 @@ void make_temporary(Temporary& temporary, const std::string& prefix) {
     must(file.get() >= 0, "{} cannot be made", path);
     temporary.path = path;
     struct stat status{};
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file.get(), &status) == 0 && status.st_nlink == 0 &&
-        attempt < 1000)
-      continue;
+    int locked = ::flock(file.get(), LOCK_EX);
+    while (locked != 0 && errno == EINTR) locked = ::flock(file.get(), LOCK_EX);
+    if (locked == 0 && ::fstat(file.get(), &status) == 0 && status.st_nlink == 0 && attempt < 1000) continue;
     temporary.file = std::move(file);
     return;
   }

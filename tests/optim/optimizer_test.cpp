@@ -151,8 +151,8 @@ TEST(Optimizer, SparseGradientsLeaveOtherRowsAlone) {
 }
 
 TEST(Optimizer, GroupsAgreeWithPyTorch) {
-  using SgdGroups = std::vector<optim::Group<SGDOptions>>;
-  using AdamGroups = std::vector<optim::Group<AdamOptions>>;
+  using SgdGroups = std::vector<optim::ParameterGroup<SGDOptions>>;
+  using AdamGroups = std::vector<optim::ParameterGroup<AdamOptions>>;
   for (DType dtype : {f64, f32}) {
     double allowed = dtype == f64 ? 1e-10 : 5e-6;
     expect_case(
@@ -379,7 +379,7 @@ TEST(Optimizer, WrongStatesAreNamedAndChangeNothing) {
   refused(SGD(p, {.lr = 0.1}).state(), "SGD");
   refused(AdamW(p).state(), "AdamW");
   refused(Adam({p[0]}).state(), "1 parameters");
-  refused(Adam(std::vector<optim::Group<AdamOptions>>{{{p[0]}}, {{p[1]}}}).state(), "2 groups");
+  refused(Adam(std::vector<optim::ParameterGroup<AdamOptions>>{{{p[0]}}, {{p[1]}}}).state(), "2 groups");
   TensorList swapped{p[1], p[0]};
   Adam turned(swapped);
   turned.step();

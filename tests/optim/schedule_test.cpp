@@ -76,7 +76,7 @@ TEST(Schedule, ValuesOfThoseThatPyTorchHasNot) {
 
 TEST(Schedule, EachGroupKeepsItsProportion) {
   Tensor a = zeros({1}).requires_grad_(), b = zeros({1}).requires_grad_();
-  SGD sgd(std::vector<optim::Group<SGDOptions>>{{{a}, {.lr = 1}}, {{b}, {.lr = 10}}});
+  SGD sgd(std::vector<optim::ParameterGroup<SGDOptions>>{{{a}, {.lr = 1}}, {{b}, {.lr = 10}}});
   Scheduler scheduler(sgd, exponential(0.5));
   scheduler.step();
   EXPECT_EQ(sgd.lr(0), 0.5);
@@ -96,7 +96,7 @@ TEST(Schedule, StatesContinue) {
   fresh.step();
   EXPECT_EQ(other.lr(), sgd.lr());
   Tensor a = zeros({1}).requires_grad_(), b = zeros({1}).requires_grad_();
-  SGD two(std::vector<optim::Group<SGDOptions>>{{{a}}, {{b}}});
+  SGD two(std::vector<optim::ParameterGroup<SGDOptions>>{{{a}}, {{b}}});
   Scheduler wrong(two, cosine(20));
   EXPECT_THROW(wrong.load_state(scheduler.state()), ValueError);
 }

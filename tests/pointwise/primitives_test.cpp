@@ -382,28 +382,6 @@ std::vector<int> lanes_of(Mask<T, N> m) {
   return std::vector<int>(bytes, bytes + N);
 }
 
-TYPED_TEST(VecTest, PartialLoadsAndStoresTouchNothingElse) {
-  using T = TypeParam;
-  using V = Wide<T>;
-  for (int n = 0; n <= V::lanes; ++n) {
-    // A buffer of just n elements: the address sanitizer sees any access beyond.
-    std::vector<T> in(static_cast<size_t>(n));
-    for (int i = 0; i < n; ++i) in[i] = static_cast<T>(i + 1);
-    V v = V::load(in.data(), n);
-    std::vector<T> all = lanes_of(v);
-    for (int i = 0; i < V::lanes; ++i) EXPECT_EQ(all[i], i < n ? static_cast<T>(i + 1) : T(0));
-    std::vector<T> out(V::lanes, T(77));
-    (v + 1).store(out.data(), n);
-    for (int i = 0; i < V::lanes; ++i) EXPECT_EQ(out[i], i < n ? static_cast<T>(i + 2) : T(77));
-
-    std::vector<uint8_t> flags(V::lanes, 9);
-    store_mask(flags.data(), v > 1, n);
-    for (int i = 0; i < V::lanes; ++i) EXPECT_EQ(flags[i], i < n ? i >= 1 : 9);
-    std::vector<int> back = lanes_of(Mask<T, V::lanes>::load(flags.data(), n));
-    for (int i = 0; i < V::lanes; ++i) EXPECT_EQ(back[i], i < n && i >= 1);
-  }
-}
-
 template <class T>
 __attribute__((noinline)) void expect_lanes(const std::vector<T>& got, const std::vector<T>& want, int line) {
   EXPECT_EQ(got, want) << "line " << line;

@@ -93,7 +93,9 @@ struct MessageOptions {
 };
 /// From one rank to another. Messages between two ranks with the same tag arrive in order.
 void send(const Tensor& x, int to, const MessageOptions& options = {});
-/// Returns the rank it came from; `from` -1 takes from any.
+Work send_async(const Tensor& x, int to, const MessageOptions& options = {});
+/// Returns the rank it came from (Work::source of the asynchronous one); `from` -1 takes from any.
 int recv(Tensor x, int from, const MessageOptions& options = {});
+Work recv_async(Tensor x, int from, const MessageOptions& options = {});
 
 }  // namespace tutti

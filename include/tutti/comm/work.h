@@ -10,13 +10,13 @@ namespace tutti {
 
 namespace comm {
 class WorkState;
-class ThreadGroup;
+class Transport;
 }  // namespace comm
 
 class Work {
  public:
   Work() = default;
-  Work(std::shared_ptr<comm::WorkState> state, std::shared_ptr<comm::ThreadGroup> group)
+  Work(std::shared_ptr<comm::WorkState> state, std::shared_ptr<comm::Transport> group)
       : state_(std::move(state)), group_(std::move(group)) {}
   bool defined() const { return state_ != nullptr; }
   /// Until it is done; rethrows what went wrong. The thread helps with the work while it waits.
@@ -26,13 +26,15 @@ class Work {
   bool done() const;
   /// What went wrong, once it is done; null: nothing.
   std::exception_ptr exception() const;
+  /// Of a message that was received: the rank in the group that sent it.
+  int source() const;
   /// Calls f when it is done, well or not, on whatever thread finishes it; at once if it is done already. wait()
   /// returns after f, so f must not call it.
   void then(std::function<void()> f);
 
  private:
   std::shared_ptr<comm::WorkState> state_;
-  std::shared_ptr<comm::ThreadGroup> group_;
+  std::shared_ptr<comm::Transport> group_;
 };
 
 }  // namespace tutti

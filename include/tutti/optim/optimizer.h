@@ -70,7 +70,7 @@ class Optimizer {
 };
 
 template <class Options>
-struct Group {
+struct ParameterGroup {
   TensorList parameters;
   Options options = {};
 };
@@ -89,7 +89,7 @@ class OptimizerWith : public Optimizer {
 
  protected:
   OptimizerWith(const TensorList& parameters, const Options& options) { add_group(parameters, options); }
-  explicit OptimizerWith(const std::vector<Group<Options>>& groups) {
+  explicit OptimizerWith(const std::vector<ParameterGroup<Options>>& groups) {
     for (const auto& g : groups) add_group(g.parameters, g.options);
   }
   double& lr_of(size_t group) override { return options_.at(group).lr; }
@@ -118,7 +118,7 @@ struct SGDOptions {
 class SGD : public OptimizerWith<SGDOptions> {
  public:
   SGD(const TensorList& parameters, const SGDOptions& options) : OptimizerWith(parameters, options) {}
-  explicit SGD(const std::vector<Group<SGDOptions>>& groups) : OptimizerWith(groups) {}
+  explicit SGD(const std::vector<ParameterGroup<SGDOptions>>& groups) : OptimizerWith(groups) {}
   double momentum(size_t group) const override { return const_cast<SGD*>(this)->options(group).momentum; }
   void set_momentum(size_t group, double momentum) override { options(group).momentum = momentum; }
 
@@ -141,7 +141,7 @@ struct AdamOptions {
 class Adam : public OptimizerWith<AdamOptions> {
  public:
   explicit Adam(const TensorList& parameters, const AdamOptions& options = {}) : OptimizerWith(parameters, options) {}
-  explicit Adam(const std::vector<Group<AdamOptions>>& groups) : OptimizerWith(groups) {}
+  explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups) : OptimizerWith(groups) {}
   double momentum(size_t group) const override { return const_cast<Adam*>(this)->options(group).beta1; }
   void set_momentum(size_t group, double momentum) override { options(group).beta1 = momentum; }
 
@@ -158,7 +158,7 @@ class AdamW : public Adam {
  public:
   explicit AdamW(const TensorList& parameters, const AdamOptions& options = {.weight_decay = 0.01})
       : Adam(parameters, options) {}
-  explicit AdamW(const std::vector<Group<AdamOptions>>& groups) : Adam(groups) {}
+  explicit AdamW(const std::vector<ParameterGroup<AdamOptions>>& groups) : Adam(groups) {}
 
  protected:
   const char* name() const override { return "AdamW"; }
@@ -178,7 +178,7 @@ class SparseAdam : public OptimizerWith<SparseAdamOptions> {
  public:
   explicit SparseAdam(const TensorList& parameters, const SparseAdamOptions& options = {})
       : OptimizerWith(parameters, options) {}
-  explicit SparseAdam(const std::vector<Group<SparseAdamOptions>>& groups) : OptimizerWith(groups) {}
+  explicit SparseAdam(const std::vector<ParameterGroup<SparseAdamOptions>>& groups) : OptimizerWith(groups) {}
 
  protected:
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
@@ -201,7 +201,7 @@ class Adagrad : public OptimizerWith<AdagradOptions> {
  public:
   explicit Adagrad(const TensorList& parameters, const AdagradOptions& options = {})
       : OptimizerWith(parameters, options) {}
-  explicit Adagrad(const std::vector<Group<AdagradOptions>>& groups) : OptimizerWith(groups) {}
+  explicit Adagrad(const std::vector<ParameterGroup<AdagradOptions>>& groups) : OptimizerWith(groups) {}
 
  protected:
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
@@ -224,7 +224,7 @@ class RMSprop : public OptimizerWith<RMSpropOptions> {
  public:
   explicit RMSprop(const TensorList& parameters, const RMSpropOptions& options = {})
       : OptimizerWith(parameters, options) {}
-  explicit RMSprop(const std::vector<Group<RMSpropOptions>>& groups) : OptimizerWith(groups) {}
+  explicit RMSprop(const std::vector<ParameterGroup<RMSpropOptions>>& groups) : OptimizerWith(groups) {}
   double momentum(size_t group) const override { return const_cast<RMSprop*>(this)->options(group).momentum; }
   void set_momentum(size_t group, double momentum) override { options(group).momentum = momentum; }
 
@@ -246,7 +246,7 @@ struct LionOptions {
 class Lion : public OptimizerWith<LionOptions> {
  public:
   explicit Lion(const TensorList& parameters, const LionOptions& options = {}) : OptimizerWith(parameters, options) {}
-  explicit Lion(const std::vector<Group<LionOptions>>& groups) : OptimizerWith(groups) {}
+  explicit Lion(const std::vector<ParameterGroup<LionOptions>>& groups) : OptimizerWith(groups) {}
 
  protected:
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/small_vector.h"
-#include "comm/transport/threads.h"
+#include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 
@@ -28,7 +28,7 @@ struct Draft {
   Draft(Kind kind, const Options& options) : call{.kind = kind, .in = {}, .out = {}, .place = options.place} {
     Group g = options.group.defined() ? options.group : world();
     group = g.handle();
-    timeout = options.timeout.value_or(group->group->world().timeout());
+    timeout = options.timeout.value_or(group->group->timeout());
     check<ValueError>(group->rank >= 0, comm::name(kind), "rank {} is not a member of this group of ranks {}",
                       tutti::rank(), Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end())));
   }
@@ -94,11 +94,15 @@ struct Draft {
     group->group->run(group->rank, std::move(call), timeout);
     finish(copy_back, written());
   }
-  Work start() {
-    NoGrad guard;
+  std::shared_ptr<WorkState> work() const {
     auto work = std::make_shared<WorkState>();
     work->timeout = timeout;
     work->finish = [copy_back = copy_back, written = written(), keep = keep] { finish(copy_back, written); };
+    return work;
+  }
+  Work start() {
+    NoGrad guard;
+    auto work = this->work();
     group->group->start(group->rank, std::move(call), work);
     return Work(work, group->group);
   }
@@ -298,23 +302,38 @@ void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits,
 void barrier(const CollectiveOptions& o) { Draft(Kind::barrier, o).run(); }
 Work barrier_async(const CollectiveOptions& o) { return Draft(Kind::barrier, o).start(); }
 
-void send(const Tensor& x, int to, const MessageOptions& o) {
+namespace {
+
+Work start_send(const Tensor& x, int to, const MessageOptions& o) {
   Draft d(Kind::send, o);
   check<ValueError>(to >= 0 && to < d.size(), "send", "there is no rank {} in a group of {}", to, d.size());
   d.describe(x);
   d.call.in.push_back(d.in(x));
-  d.group->group->send(d.group->rank, to, o.tag, d.call, comm::Clock::now() + d.timeout);
+  auto work = d.work();
+  d.group->group->start_send(d.group->rank, to, o.tag, std::move(d.call), work);
+  return Work(work, d.group->group);
 }
 
-int recv(Tensor x, int from, const MessageOptions& o) {
+Work start_recv(const Tensor& x, int from, const MessageOptions& o) {
   Draft d(Kind::recv, o);
   check<ValueError>(from >= -1 && from < d.size(), "recv", "there is no rank {} in a group of {}", from, d.size());
   d.describe(x);
   d.call.out.push_back(d.out(x, false));
-  int source = d.group->group->receive(d.group->rank, from, o.tag, d.call, comm::Clock::now() + d.timeout);
-  Draft::finish(d.copy_back, d.written());
-  return source;
+  auto work = d.work();
+  d.group->group->start_receive(d.group->rank, from, o.tag, std::move(d.call), work);
+  return Work(work, d.group->group);
 }
+
+}  // namespace
+
+void send(const Tensor& x, int to, const MessageOptions& o) { start_send(x, to, o).wait(); }
+Work send_async(const Tensor& x, int to, const MessageOptions& o) { return start_send(x, to, o); }
+int recv(Tensor x, int from, const MessageOptions& o) {
+  Work work = start_recv(x, from, o);
+  work.wait();
+  return work.source();
+}
+Work recv_async(Tensor x, int from, const MessageOptions& o) { return start_recv(x, from, o); }
 
 Group Group::split(int64_t colour, int64_t key) const {
   std::vector<Tensor> all;
@@ -346,6 +365,7 @@ bool Work::wait_for(std::chrono::nanoseconds time) {
 }
 bool Work::done() const { return !state_ || state_->done(); }
 std::exception_ptr Work::exception() const { return state_ && state_->done() ? state_->error() : nullptr; }
+int Work::source() const { return state_ ? state_->source : -1; }
 void Work::then(std::function<void()> f) {
   if (!state_) return f();
   state_->then(std::move(f));

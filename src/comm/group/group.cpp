@@ -69,19 +69,16 @@ const std::vector<int>& Group::ranks() const { return checked(handle_).group->ra
 
 Group Group::subgroup(const std::vector<int>& ranks) const {
   const RankGroup& self = checked(handle_);
-  std::vector<int> global;
   int mine = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     check<ValueError>(ranks[i] >= 0 && ranks[i] < size(), "subgroup", "rank {} is not in a group of {}", ranks[i],
                       size());
     check<ValueError>(std::count(ranks.begin(), ranks.end(), ranks[i]) == 1, "subgroup", "rank {} is named twice",
                       ranks[i]);
-    global.push_back(this->ranks()[static_cast<size_t>(ranks[i])]);
     if (ranks[i] == self.rank) mine = static_cast<int>(i);
   }
   check<ValueError>(!ranks.empty(), "subgroup", "a group needs at least one rank");
-  uint64_t count = mine >= 0 ? self.group->count_subgroup(self.rank, ranks) : 0;
-  return Group(std::make_shared<RankGroup>(self.group->world().group(global, self.group->id(), count), mine));
+  return Group(std::make_shared<RankGroup>(self.group->subgroup(self.rank, ranks), mine));
 }
 
 Group world() {

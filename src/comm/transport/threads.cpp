@@ -14,46 +14,12 @@ namespace {
 
 constexpr int64_t kSmallestChunk = 16 << 10, kLargestChunk = 256 << 10;  // bytes
 constexpr int64_t kInline = 64 << 10;  // bytes that the last rank of an asynchronous collective moves itself
-constexpr int64_t kEager = 64 << 10;   // bytes of messages that are copied, so that the sender need not wait
 
 std::string seconds(std::chrono::nanoseconds time) {
   return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
 }
 
 }  // namespace
-
-// ---- Work
-
-void WorkState::complete(std::exception_ptr error) {
-  if (finish && !error) {
-    try {
-      finish();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }
-  finish = nullptr;
-  std::vector<std::function<void()>> list;
-  {
-    std::lock_guard lock(mutex_);
-    error_ = std::move(error);
-    done_.store(true);
-    list.swap(then_);
-  }
-  for (auto& f : list) f();
-  settled_.store(true);
-}
-
-void WorkState::then(std::function<void()> f) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!done_.load()) {
-      then_.push_back(std::move(f));
-      return;
-    }
-  }
-  f();
-}
 
 // ---- World
 
@@ -84,10 +50,13 @@ void World::fail(int rank, const std::string& text) {
   notify_all();
 }
 
-void World::check() const {
-  if (!failed_.load()) return;
+std::exception_ptr World::failure() const {
   std::lock_guard lock(mutex_);
-  tutti::fail<RankFailure>("", "rank {} failed: {}", failed_rank_, failure_);
+  return std::make_exception_ptr(RankFailure(fmt::format("rank {} failed: {}", failed_rank_, failure_), ""));
+}
+
+void World::check() const {
+  if (failed_.load()) std::rethrow_exception(failure());
 }
 
 void World::ended(int rank) {
@@ -109,24 +78,30 @@ std::shared_ptr<ThreadGroup> World::group(const std::vector<int>& ranks, uint64_
 // ---- Groups
 
 ThreadGroup::ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, uint64_t id)
-    : world_(std::move(world)),
-      ranks_(std::move(ranks)),
+    : Transport(std::move(ranks)),
+      world_(std::move(world)),
       id_(id),
-      next_(ranks_.size()),
-      last_(ranks_.size()),
-      mailboxes_(ranks_.size()) {
+      next_(this->ranks().size()),
+      last_(this->ranks().size()),
+      mailboxes_(this->ranks()) {
   for (uint64_t k = 0; k < kOperations; ++k) {
     Operation& op = operations_[k];
     op.turn.store(k);
-    op.calls.resize(ranks_.size());
-    op.works.resize(ranks_.size());
-    op.posted = std::vector<std::atomic<uint8_t>>(ranks_.size());
+    op.calls.resize(next_.size());
+    op.works.resize(next_.size());
+    op.posted = std::vector<std::atomic<uint8_t>>(next_.size());
   }
 }
 
-uint64_t ThreadGroup::count_subgroup(int rank, const std::vector<int>& ranks) {
-  std::lock_guard lock(subgroups_mutex_);
-  return subgroups_[{rank, ranks}]++;
+std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int>& members) {
+  std::vector<int> global;
+  for (int m : members) global.push_back(ranks()[static_cast<size_t>(m)]);
+  uint64_t count = 0;
+  if (std::count(members.begin(), members.end(), rank)) {
+    std::lock_guard lock(subgroups_mutex_);
+    count = subgroups_[{rank, members}]++;
+  }
+  return world_->group(global, id_, count);
 }
 
 uint64_t ThreadGroup::post(int rank, Call call, std::shared_ptr<WorkState> work, Clock::time_point deadline) {
@@ -145,8 +120,8 @@ uint64_t ThreadGroup::post(int rank, Call call, std::shared_ptr<WorkState> work,
       std::string text = fmt::format(
           "rank {} could not begin {}: {} calls of its group are on their way, the oldest of "
           "which has not ended in time{}",
-          ranks_[r], comm::describe(call), kOperations, missing_text(completed_.load()));
-      world_->fail(ranks_[r], text);  // its number is used up: the group cannot go on
+          ranks()[r], comm::describe(call), kOperations, missing_text(completed_.load()));
+      world_->fail(ranks()[r], text);  // its number is used up: the group cannot go on
       tutti::fail<TimeoutError>("", "{}", text);
     }
   }
@@ -164,7 +139,7 @@ uint64_t ThreadGroup::post(int rank, Call call, std::shared_ptr<WorkState> work,
 }
 
 void ThreadGroup::prepare(Operation& op, uint64_t sequence) {
-  op.mismatch = find_mismatch(op.calls, ranks_, sequence);
+  op.mismatch = find_mismatch(op.calls, ranks(), sequence);
   op.first_chunk.assign(1, 0);
   if (!op.mismatch) {
     op.plan = plan(op.calls);
@@ -200,7 +175,8 @@ void ThreadGroup::try_start(uint64_t sequence) {
   op.ticket.store(sequence << 32);
   if (chunks == 1 || (!waiting && bytes <= kInline)) return run_chunks(op, sequence);
   event_.notify();
-  if (!waiting) Progress::instance().submit([self = shared_from_this()] { self->help(); });
+  if (!waiting)
+    Progress::instance().submit([self = std::static_pointer_cast<ThreadGroup>(shared_from_this())] { self->help(); });
 }
 
 // Takes the next chunk of this very operation. The ticket carries the sequence, since by the time a thread comes here
@@ -247,10 +223,10 @@ bool ThreadGroup::help() {
 
 void ThreadGroup::finish(Operation& op, uint64_t sequence) {
   int asynchronous = 0;
-  const char* collective = name(op.calls[0].kind);
+  const char* collective = comm::name(op.calls[0].kind);
   std::optional<std::string> mismatch = op.mismatch;
   auto works = std::move(op.works);
-  op.works.assign(ranks_.size(), nullptr);
+  op.works.assign(ranks().size(), nullptr);
   op.phase.store(complete);
   completed_.store(sequence + 1);
   for (auto& work : works) {
@@ -289,15 +265,15 @@ bool ThreadGroup::leave_early(Operation& op, uint64_t sequence) {
 std::string ThreadGroup::missing_text(uint64_t sequence) {
   Operation& op = operation(sequence);
   std::string text;
-  for (size_t k = 0; k < ranks_.size(); ++k) {
+  for (size_t k = 0; k < ranks().size(); ++k) {
     if (op.posted[k].load()) continue;
     std::lock_guard lock(last_[k].mutex);
-    text += fmt::format("\n  rank {} did not come; {}", ranks_[k],
+    text += fmt::format("\n  rank {} did not come; {}", ranks()[k],
                         !last_[k].call
                             ? "it has called nothing in this group"
                             : fmt::format("its last call here was collective {}, {}, {} ago", last_[k].sequence,
                                           comm::describe(*last_[k].call), seconds(Clock::now() - last_[k].when)));
-    if (world_->has_ended(ranks_[k])) text += "; it has ended";
+    if (world_->has_ended(ranks()[k])) text += "; it has ended";
   }
   return text;
 }
@@ -308,9 +284,9 @@ void ThreadGroup::time_out(int rank, uint64_t sequence, std::chrono::millisecond
     std::lock_guard lock(last_[static_cast<size_t>(rank)].mutex);
     mine = comm::describe(*last_[static_cast<size_t>(rank)].call);
   }
-  std::string text = fmt::format("rank {} waited {} in collective {}, {}:{}", ranks_[static_cast<size_t>(rank)],
+  std::string text = fmt::format("rank {} waited {} in collective {}, {}:{}", ranks()[static_cast<size_t>(rank)],
                                  seconds(timeout), sequence, mine, missing_text(sequence));
-  world_->fail(ranks_[static_cast<size_t>(rank)], text);
+  world_->fail(ranks()[static_cast<size_t>(rank)], text);
   tutti::fail<TimeoutError>("", "{}", text);
 }
 
@@ -330,8 +306,8 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
                static_cast<int64_t>(ticket & 0xffffffff) < op.chunks.load();
       }
       if (op.arrived.load() < size())
-        for (size_t k = 0; k < ranks_.size(); ++k)
-          if (world_->has_ended(ranks_[k]) && !op.posted[k].load()) return true;
+        for (size_t k = 0; k < ranks().size(); ++k)
+          if (world_->has_ended(ranks()[k]) && !op.posted[k].load()) return true;
       return help();
     });
     uint32_t phase = op.phase.load();
@@ -341,11 +317,11 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
       continue;
     }
     if (known && !world_->failed() && phase == open)
-      for (size_t k = 0; k < ranks_.size(); ++k)
-        if (world_->has_ended(ranks_[k]) && !op.posted[k].load())
-          world_->fail(ranks_[k], fmt::format("it ended without taking part in collective {} of a group of {}, which "
-                                              "others wait for: {}",
-                                              sequence, size(), comm::describe(op.calls[static_cast<size_t>(rank)])));
+      for (size_t k = 0; k < ranks().size(); ++k)
+        if (world_->has_ended(ranks()[k]) && !op.posted[k].load())
+          world_->fail(ranks()[k], fmt::format("it ended without taking part in collective {} of a group of {}, which "
+                                               "others wait for: {}",
+                                               sequence, size(), comm::describe(op.calls[static_cast<size_t>(rank)])));
     if ((world_->failed() || !known) && leave_early(op, sequence)) {
       world_->check();
       time_out(rank, sequence, timeout);
@@ -353,7 +329,7 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
     if (phase == abandoned) world_->check();
   }
   std::optional<std::string> mismatch = op.mismatch;
-  const char* collective = name(op.calls[static_cast<size_t>(rank)].kind);
+  const char* collective = comm::name(op.calls[static_cast<size_t>(rank)].kind);
   depart(op, sequence, 1);
   if (mismatch) tutti::fail<MismatchError>(collective, "{}", *mismatch);
 }
@@ -364,6 +340,7 @@ void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& w
 }
 
 bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
+  if (work.is_message) return wait_message(work, deadline, give_up);
   while (!work.settled()) {
     help();
     bool known = event_.wait(deadline, world_->spin(), [&] { return work.settled() || world_->failed() || help(); });
@@ -381,86 +358,52 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
 
 // ---- Messages
 
-void ThreadGroup::send(int rank, int to, int64_t tag, const Call& call, Clock::time_point deadline) {
+void ThreadGroup::start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
-  const Piece& piece = call.in[0];
-  size_t bytes = static_cast<size_t>(piece.count) * size_of(call.dtype);
-  std::atomic<bool> taken{false};
-  auto message = std::make_unique<Message>();
-  *message = {rank, tag, &call, {}, call.dtype, piece.count, &taken};
-  bool eager = bytes <= static_cast<size_t>(kEager);
-  if (eager) {
-    message->copy.assign(static_cast<const char*>(piece.data), static_cast<const char*>(piece.data) + bytes);
-    message->call = nullptr;
-    message->taken = nullptr;
-  }
-  Mailbox& box = mailboxes_[static_cast<size_t>(to)];
-  Message* mine = message.get();
-  {
-    std::lock_guard lock(box.mutex);
-    box.messages.push_back(std::move(message));
-  }
+  work->rank = rank;
+  work->is_message = true;
+  work->peer = to;
+  mailboxes_.send(rank, to, tag, std::move(call), work);
   event_.notify();
-  if (eager) return;
-  event_.wait(deadline, world_->spin(), [&] { return taken.load() || world_->failed(); });
-  if (taken.load()) return;
-  {
-    // Whoever is copying it holds the lock, so after this it is taken or never will be.
-    std::lock_guard lock(box.mutex);
-    std::erase_if(box.messages, [&](const auto& m) { return m.get() == mine; });
-  }
-  if (taken.load()) return;
-  world_->check();
-  std::string text =
-      fmt::format("rank {} waited for rank {} to receive what it sends: {}", ranks_[static_cast<size_t>(rank)],
-                  ranks_[static_cast<size_t>(to)], comm::describe(call));
-  world_->fail(ranks_[static_cast<size_t>(rank)], text);
-  tutti::fail<TimeoutError>("send", "{}", text);
 }
 
-int ThreadGroup::receive(int rank, int from, int64_t tag, const Call& call, Clock::time_point deadline) {
+void ThreadGroup::start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
-  Mailbox& box = mailboxes_[static_cast<size_t>(rank)];
-  const Piece& piece = call.out[0];
-  int source = -1;
-  auto take = [&] {
-    std::lock_guard lock(box.mutex);
-    for (auto m = box.messages.begin(); m != box.messages.end(); ++m) {
-      if ((*m)->tag != tag || (from >= 0 && (*m)->from != from)) continue;
-      check<MismatchError>((*m)->dtype == call.dtype && (*m)->count == piece.count, "recv",
-                           "rank {} sent {} elements of {}, but {} takes {} of {}",
-                           ranks_[static_cast<size_t>((*m)->from)], (*m)->count, (*m)->dtype, comm::describe(call),
-                           piece.count, call.dtype);
-      size_t bytes = static_cast<size_t>(piece.count) * size_of(call.dtype);
-      if (bytes) std::memcpy(piece.data, (*m)->call ? (*m)->call->in[0].data : (*m)->copy.data(), bytes);
-      source = (*m)->from;
-      if ((*m)->taken) (*m)->taken->store(true);
-      box.messages.erase(m);
+  work->rank = rank;
+  work->is_message = true;
+  work->peer = from;
+  mailboxes_.receive(rank, from, tag, std::move(call), work);
+  event_.notify();
+}
+
+bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool give_up) {
+  int peer = work.peer < 0 ? -1 : ranks()[static_cast<size_t>(work.peer)];
+  while (true) {
+    auto ended = [&] { return peer >= 0 && world_->has_ended(peer); };
+    bool known = event_.wait(deadline, world_->spin(), [&] { return work.settled() || world_->failed() || ended(); });
+    if (work.settled()) return true;
+    if (!known && give_up) return false;
+    auto mine = mailboxes_.withdraw(work);
+    if (!mine) {  // somebody is moving it
+      event_.wait(Clock::time_point::max(), world_->spin(), [&] { return work.settled(); });
       return true;
     }
-    return false;
-  };
-  bool ended = false;
-  event_.wait(deadline, world_->spin(), [&] {
-    if (take()) return true;
-    ended = from >= 0 && world_->has_ended(ranks_[static_cast<size_t>(from)]);
-    return ended || world_->failed();
-  });
-  if (source >= 0 || take()) {
-    event_.notify();
-    return source;
+    std::string call = comm::describe(mine->call);
+    int me = ranks()[static_cast<size_t>(work.rank)];
+    if (ended())
+      world_->fail(peer, fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending",
+                                     me, mine->sends ? "sends" : "waits for", call));
+    if (world_->failed()) {
+      work.complete(world_->failure());
+      return true;
+    }
+    std::string whom = peer < 0 ? "any rank" : fmt::format("rank {}", peer);
+    std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout), whom,
+                                   mine->sends ? "receive what it sends" : "send", call);
+    work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
+    world_->fail(me, text);
+    return true;
   }
-  world_->check();
-  std::string whom = from < 0 ? "any rank" : fmt::format("rank {}", ranks_[static_cast<size_t>(from)]);
-  if (ended) {
-    world_->fail(ranks_[static_cast<size_t>(from)],
-                 "it ended without sending what others wait for: " + comm::describe(call));
-    world_->check();
-  }
-  std::string text =
-      fmt::format("rank {} waited for {} to send: {}", ranks_[static_cast<size_t>(rank)], whom, comm::describe(call));
-  world_->fail(ranks_[static_cast<size_t>(rank)], text);
-  tutti::fail<TimeoutError>("recv", "{}", text);
 }
 
 }  // namespace tutti::comm

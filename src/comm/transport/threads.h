@@ -16,35 +16,12 @@
 #include <mutex>
 #include <optional>
 
-#include "comm/event.h"
-#include "comm/group/call.h"
-#include "tutti/comm/group.h"
+#include "comm/transport/mailbox.h"
+#include "comm/transport/transport.h"
 
 namespace tutti::comm {
 
 class ThreadGroup;
-
-/// The state of an asynchronous call.
-class WorkState {
- public:
-  std::function<void()> finish;  // what the rank does with the result: copies back what was not contiguous
-  std::chrono::milliseconds timeout{};
-  int rank = 0;
-  uint64_t sequence = 0;
-
-  bool done() const { return done_.load(); }
-  /// Done, and what was to be called then has returned: what wait() waits for.
-  bool settled() const { return settled_.load(); }
-  void complete(std::exception_ptr error);
-  std::exception_ptr error() const { return error_; }
-  void then(std::function<void()> f);
-
- private:
-  std::atomic<bool> done_{false}, settled_{false};
-  std::exception_ptr error_;
-  std::mutex mutex_;
-  std::vector<std::function<void()>> then_;
-};
 
 /// All ranks that were started together.
 class World : public std::enable_shared_from_this<World> {
@@ -58,6 +35,7 @@ class World : public std::enable_shared_from_this<World> {
   /// The first failure ends all that waits, now and later.
   void fail(int rank, const std::string& text);
   bool failed() const { return failed_.load(); }
+  std::exception_ptr failure() const;
   /// Throws RankFailure when a rank failed.
   void check() const;
   /// A rank's body has returned.
@@ -80,27 +58,20 @@ class World : public std::enable_shared_from_this<World> {
   std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, std::weak_ptr<ThreadGroup>> groups_;
 };
 
-class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
+class ThreadGroup : public Transport {
  public:
   ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, uint64_t id);
-  const std::vector<int>& ranks() const { return ranks_; }
-  int size() const { return static_cast<int>(ranks_.size()); }
-  uint64_t id() const { return id_; }
-  World& world() const { return *world_; }
+  const char* name() const override { return "threads"; }
+  std::chrono::milliseconds timeout() const override { return world_->timeout(); }
 
-  /// This rank's part of the next collective; returns when it is done.
-  void run(int rank, Call call, std::chrono::milliseconds timeout);
-  /// The same, without waiting: `work` is completed later.
-  void start(int rank, Call call, const std::shared_ptr<WorkState>& work);
-  /// Helps until the work is done, or the time is over; says whether it is.
-  bool wait(WorkState& work, Clock::time_point deadline, bool give_up);
-
-  void send(int rank, int to, int64_t tag, const Call& call, Clock::time_point deadline);
-  int receive(int rank, int from, int64_t tag, const Call& call, Clock::time_point deadline);
+  void run(int rank, Call call, std::chrono::milliseconds timeout) override;
+  void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
+  bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
+  void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
+  void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
+  std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
 
   void notify() { event_.notify(); }
-  /// How often this rank has made a subgroup of these ranks.
-  uint64_t count_subgroup(int rank, const std::vector<int>& ranks);
 
  private:
   enum Phase : uint32_t { open, started, complete, abandoned };
@@ -126,19 +97,6 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
     uint64_t sequence = 0;
     Clock::time_point when;
   };
-  struct Message {
-    int from;
-    int64_t tag;
-    const Call* call;        // of a sender that waits
-    std::vector<char> copy;  // of a small message
-    DType dtype;
-    int64_t count;
-    std::atomic<bool>* taken;  // set when a waiting sender may go on
-  };
-  struct Mailbox {
-    std::mutex mutex;
-    std::vector<std::unique_ptr<Message>> messages;
-  };
 
   static constexpr uint64_t kOperations = 16;
   Operation& operation(uint64_t sequence) { return operations_[sequence % kOperations]; }
@@ -153,28 +111,20 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   void finish(Operation& op, uint64_t sequence);
   void depart(Operation& op, uint64_t sequence, int count);
   bool leave_early(Operation& op, uint64_t sequence);
+  bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   [[noreturn]] void time_out(int rank, uint64_t sequence, std::chrono::milliseconds timeout);
   std::string missing_text(uint64_t sequence);
 
   const std::shared_ptr<World> world_;
-  const std::vector<int> ranks_;
   const uint64_t id_;
   std::array<Operation, kOperations> operations_;
   std::vector<std::atomic<uint64_t>> next_;  // sequence of each rank's next call
   std::atomic<uint64_t> completed_{0};
   Event event_;
   std::vector<LastCall> last_;
-  std::vector<Mailbox> mailboxes_;
+  Mailboxes mailboxes_;
   std::mutex subgroups_mutex_;
-  std::map<std::pair<int, std::vector<int>>, uint64_t> subgroups_;
-};
-
-/// A rank's own handle on a group.
-class RankGroup {
- public:
-  RankGroup(std::shared_ptr<ThreadGroup> group, int rank) : group(std::move(group)), rank(rank) {}
-  const std::shared_ptr<ThreadGroup> group;
-  const int rank;  // in the group; -1: not a member
+  std::map<std::pair<int, std::vector<int>>, uint64_t> subgroups_;  // how often a rank has made each
 };
 
 }  // namespace tutti::comm

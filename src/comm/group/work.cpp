@@ -1,0 +1,36 @@
+#include "comm/group/work.h"
+
+namespace tutti::comm {
+
+void WorkState::complete(std::exception_ptr error) {
+  if (finish && !error) {
+    try {
+      finish();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  finish = nullptr;
+  std::vector<std::function<void()>> list;
+  {
+    std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    done_.store(true);
+    list.swap(then_);
+  }
+  for (auto& f : list) f();
+  settled_.store(true);
+}
+
+void WorkState::then(std::function<void()> f) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!done_.load()) {
+      then_.push_back(std::move(f));
+      return;
+    }
+  }
+  f();
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,58 @@
+// What carries a group's calls from rank to rank: one class for each way (threads of a process, processes of a host,
+// ...).
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "comm/event.h"
+#include "comm/group/call.h"
+#include "comm/group/work.h"
+
+namespace tutti::comm {
+
+/// A group, as its transport sees it. Ranks are those of the group; `ranks()` says who they are in the world. The
+/// memory of a call belongs to the transport until the call has ended; a call that cannot end throws, and leaves the
+/// memory.
+class Transport : public std::enable_shared_from_this<Transport> {
+ public:
+  explicit Transport(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  const std::vector<int>& ranks() const { return ranks_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  virtual const char* name() const = 0;
+  /// Of calls that name none.
+  virtual std::chrono::milliseconds timeout() const = 0;
+
+  /// This rank's part of the next collective; returns when it is done.
+  virtual void run(int rank, Call call, std::chrono::milliseconds timeout) = 0;
+  /// The same, without waiting: `work` is completed later.
+  virtual void start(int rank, Call call, const std::shared_ptr<WorkState>& work) = 0;
+  /// Helps until the work is settled, or the deadline; says whether it is. Without `give_up` the deadline is the end of
+  /// the work's time: the world fails, and this throws.
+  virtual bool wait(WorkState& work, Clock::time_point deadline, bool give_up) = 0;
+
+  /// Messages. Those between two ranks with the same tag arrive in order; `from` -1 takes from any.
+  virtual void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) = 0;
+  virtual void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) = 0;
+
+  /// The group of these ranks of this group, in this order. `rank` calls it: -1 where it is none of them.
+  virtual std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) = 0;
+
+ private:
+  const std::vector<int> ranks_;
+};
+
+/// A rank's own handle on a group.
+class RankGroup {
+ public:
+  RankGroup(std::shared_ptr<Transport> group, int rank) : group(std::move(group)), rank(rank) {}
+  const std::shared_ptr<Transport> group;
+  const int rank;  // in the group; -1: not a member
+};
+
+}  // namespace tutti::comm
