@@ -10,9 +10,9 @@
 
 namespace tutti::comm {
 
-void Event::notify() {
+void Event::wake() {
   value_.fetch_add(1);
-  if (sleepers_.load() > 0) syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void Event::yield() { sched_yield(); }

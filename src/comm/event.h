@@ -11,17 +11,17 @@ using Clock = std::chrono::steady_clock;
 
 class Event {
  public:
-  /// Something happened: all who wait look again.
-  void notify();
+  /// Something happened: all who wait look again. What they look at must have been changed by a sequentially consistent
+  /// store: either they see it before they sleep, or this sees that they sleep.
+  void notify() {
+    if (sleepers_.load() > 0) wake();
+  }
   /// Waits until ready() says yes, or the deadline; says whether it did. ready() is called many times and must be
   /// cheap. `spin`: look again and again for some microseconds before sleeping, which pays where cores are free.
   template <class Ready>
   bool wait(Clock::time_point deadline, bool spin, Ready&& ready) {
     while (true) {
-      for (int i = spin ? kSpins : kYields; i > 0; --i) {
-        if (ready()) return true;
-        spin ? pause() : yield();
-      }
+      if (look(spin, ready)) return true;
       uint32_t seen = value_.load();
       sleepers_.fetch_add(1);
       bool yes = ready(), in_time = yes || sleep(seen, deadline);
@@ -30,11 +30,21 @@ class Event {
       if (!in_time) return false;
     }
   }
+  /// Only the first part: looks for as long as that is cheaper than to sleep.
+  template <class Ready>
+  static bool look(bool spin, Ready&& ready) {
+    for (int i = spin ? kSpins : kYields; i > 0; --i) {
+      if (ready()) return true;
+      spin ? pause() : yield();
+    }
+    return false;
+  }
 
  private:
   static constexpr int kSpins = 2000, kYields = 3;
   static void pause() { __builtin_ia32_pause(); }
   static void yield();
+  void wake();
   /// Until notify() or the deadline; false after the deadline.
   bool sleep(uint32_t seen, Clock::time_point deadline);
 

@@ -26,6 +26,9 @@ class Work {
   bool done() const;
   /// What went wrong, once it is done; null: nothing.
   std::exception_ptr exception() const;
+  /// Ends it with CancelledError if it has not begun; false: too late. A message is taken back and harms nobody. A
+  /// collective cannot be without this rank: all other ranks get RankFailure, which says who cancelled what.
+  bool cancel();
   /// Of a message that was received: the rank in the group that sent it.
   int source() const;
   /// Calls f when it is done, well or not, on whatever thread finishes it; at once if it is done already. wait()

@@ -78,7 +78,7 @@ std::optional<std::string> find_mismatch(const std::vector<Call>& calls, const s
       return mismatch(calls, ranks, sequence, 0, k, why);
   // What one rank gives another must be as much as that one takes: in[from] of rank a and out[to] of rank b.
   auto unequal = [&](size_t a, size_t from, size_t b, size_t to) -> std::optional<std::string> {
-    int64_t given = calls[a].in.at(from).count, taken = calls[b].out.at(to).count;
+    int64_t given = calls[a].in[from].count, taken = calls[b].out[to].count;
     if (given == taken) return {};
     return mismatch(calls, ranks, sequence, a, b,
                     fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken));

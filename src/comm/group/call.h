@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/small_vector.h"
 #include "comm/algorithm/reduce.h"
 #include "tutti/comm/collectives.h"
 
@@ -34,15 +35,17 @@ struct Piece {
   int64_t count = 0;
 };
 
+using Pieces = SmallVector<Piece, 2>;
+
 struct Call {
-  Kind kind;
+  Kind kind = Kind::barrier;
   DType dtype = DType::f32;
   Reduce op = Reduce::sum;
   int root = 0;
   double factor = 1;
   bool weighted = false;  // factor is the weight of an average
   // One for each tensor (all_reduce, reduce, broadcast), or for each rank; or one.
-  std::vector<Piece> in, out;
+  Pieces in = {}, out = {};
   Shape shape = {};  // of the first tensor: for errors, and for what must agree
   Place place = Place::current();
 };

@@ -365,6 +365,7 @@ bool Work::wait_for(std::chrono::nanoseconds time) {
 }
 bool Work::done() const { return !state_ || state_->done(); }
 std::exception_ptr Work::exception() const { return state_ && state_->done() ? state_->error() : nullptr; }
+bool Work::cancel() { return state_ && group_->cancel(*state_); }
 int Work::source() const { return state_ ? state_->source : -1; }
 void Work::then(std::function<void()> f) {
   if (!state_) return f();

@@ -3,6 +3,7 @@
 namespace tutti::comm {
 
 void WorkState::complete(std::exception_ptr error) {
+  if (claimed_.exchange(true)) return;
   if (finish && !error) {
     try {
       finish();

@@ -17,8 +17,10 @@ class WorkState {
  public:
   std::function<void()> finish;  // what the rank does with the result: copies back what was not contiguous
   std::chrono::milliseconds timeout{};
-  int rank = 0;           // in the group
-  uint64_t sequence = 0;  // of a collective: its number in the group
+  int rank = 0;                     // in the group
+  uint64_t sequence = 0;            // of a collective: its place in the transport
+  std::atomic<bool> posted{false};  // the sequence is known
+  uint64_t record = 0;              // in the rank's flight record
   bool is_message = false;
   int peer = -1;    // of a message: the other's rank in the group, -1 for any
   int source = -1;  // of a message that was received: the sender's rank in the group
@@ -26,12 +28,13 @@ class WorkState {
   bool done() const { return done_.load(); }
   /// Done, and what was to be called then has returned: what wait() waits for.
   bool settled() const { return settled_.load(); }
+  /// The first to say so is right: what comes later is nothing.
   void complete(std::exception_ptr error);
   std::exception_ptr error() const { return error_; }
   void then(std::function<void()> f);
 
  private:
-  std::atomic<bool> done_{false}, settled_{false};
+  std::atomic<bool> claimed_{false}, done_{false}, settled_{false};
   std::exception_ptr error_;
   std::mutex mutex_;
   std::vector<std::function<void()>> then_;

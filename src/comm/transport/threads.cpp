@@ -27,16 +27,15 @@ World::World(int size, std::chrono::milliseconds timeout)
     : size_(size),
       timeout_(timeout),
       spin_(size <= static_cast<int>(process_cores().size())),
-      ended_(static_cast<size_t>(size)) {}
+      ended_(static_cast<size_t>(size)),
+      records_(static_cast<size_t>(size)) {}
 
-void World::notify_all() {
+std::vector<std::shared_ptr<ThreadGroup>> World::groups() const {
   std::vector<std::shared_ptr<ThreadGroup>> alive;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& [key, weak] : groups_)
-      if (auto group = weak.lock()) alive.push_back(std::move(group));
-  }
-  for (auto& group : alive) group->notify();
+  std::lock_guard lock(mutex_);
+  for (auto& [key, weak] : groups_)
+    if (auto group = weak.lock()) alive.push_back(std::move(group));
+  return alive;
 }
 
 void World::fail(int rank, const std::string& text) {
@@ -47,7 +46,7 @@ void World::fail(int rank, const std::string& text) {
     failure_ = text;
     failed_.store(true);
   }
-  notify_all();
+  for (auto& group : groups()) group->abort();
 }
 
 std::exception_ptr World::failure() const {
@@ -61,7 +60,8 @@ void World::check() const {
 
 void World::ended(int rank) {
   ended_[static_cast<size_t>(rank)].store(true);
-  notify_all();
+  any_ended_.store(true);
+  for (auto& group : groups()) group->notify();
 }
 
 std::shared_ptr<ThreadGroup> World::group(const std::vector<int>& ranks, uint64_t parent, uint64_t count) {
@@ -81,15 +81,17 @@ ThreadGroup::ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, u
     : Transport(std::move(ranks)),
       world_(std::move(world)),
       id_(id),
-      next_(this->ranks().size()),
-      last_(this->ranks().size()),
+      states_(this->ranks().size()),
       mailboxes_(this->ranks()) {
+  if (size() > 1 && size() <= kSmallRanks) {
+    slot_memory_ = std::make_unique<RankSlots[]>(states_.size());
+    slots_ = Slots(slot_memory_.get(), size());
+  }
   for (uint64_t k = 0; k < kOperations; ++k) {
     Operation& op = operations_[k];
     op.turn.store(k);
-    op.calls.resize(next_.size());
-    op.works.resize(next_.size());
-    op.posted = std::vector<std::atomic<uint8_t>>(next_.size());
+    op.calls.resize(states_.size());
+    op.works.resize(states_.size());
   }
 }
 
@@ -104,10 +106,10 @@ std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int
   return world_->group(global, id_, count);
 }
 
-uint64_t ThreadGroup::post(int rank, Call call, std::shared_ptr<WorkState> work, Clock::time_point deadline) {
+uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work,
+                           Clock::time_point deadline) {
   auto r = static_cast<size_t>(rank);
-  world_->check();
-  uint64_t sequence = next_[r].fetch_add(1);
+  uint64_t sequence = states_[r].next_long++;
   Operation& op = operation(sequence);
   // Entries are used again when all have left; with many asynchronous calls on their way, wait for the oldest.
   if (op.turn.load() != sequence) {
@@ -120,26 +122,26 @@ uint64_t ThreadGroup::post(int rank, Call call, std::shared_ptr<WorkState> work,
       std::string text = fmt::format(
           "rank {} could not begin {}: {} calls of its group are on their way, the oldest of "
           "which has not ended in time{}",
-          ranks()[r], comm::describe(call), kOperations, missing_text(completed_.load()));
+          ranks()[r], comm::describe(call), kOperations, missing_text(operation(completed_.load()).number.load()));
       world_->fail(ranks()[r], text);  // its number is used up: the group cannot go on
       tutti::fail<TimeoutError>("", "{}", text);
     }
   }
-  {
-    std::lock_guard lock(last_[r].mutex);
-    last_[r].call = brief(call);
-    last_[r].sequence = sequence;
-    last_[r].when = Clock::now();
-  }
+  op.number.store(number);
   op.calls[r] = std::move(call);
-  op.works[r] = std::move(work);
-  op.posted[r].store(1);
+  op.works[r] = work;
+  if (work) {
+    work->sequence = sequence;
+    work->posted.store(true);
+  }
   if (op.arrived.fetch_add(1) + 1 == size()) prepare(op, sequence);
+  // Between the check and now the world may have failed without seeing this work.
+  if (work && world_->failed()) abort();
   return sequence;
 }
 
 void ThreadGroup::prepare(Operation& op, uint64_t sequence) {
-  op.mismatch = find_mismatch(op.calls, ranks(), sequence);
+  op.mismatch = find_mismatch(op.calls, ranks(), op.number.load());
   op.first_chunk.assign(1, 0);
   if (!op.mismatch) {
     op.plan = plan(op.calls);
@@ -232,6 +234,7 @@ void ThreadGroup::finish(Operation& op, uint64_t sequence) {
   for (auto& work : works) {
     if (!work) continue;
     ++asynchronous;
+    world_->record(ranks()[static_cast<size_t>(work->rank)]).end(work->record);
     // An error for each: exceptions that several threads free confuse them and their tools.
     work->complete(
         mismatch ? std::make_exception_ptr(MismatchError(fmt::format("{}: {}", collective, *mismatch), collective))
@@ -246,7 +249,6 @@ void ThreadGroup::depart(Operation& op, uint64_t sequence, int count) {
   if (op.departed.fetch_add(count) + count < size()) return;
   op.plan = {};
   op.mismatch.reset();
-  for (auto& p : op.posted) p.store(0);
   op.arrived.store(0);
   op.departed.store(0);
   op.chunks_done.store(0);
@@ -262,38 +264,94 @@ bool ThreadGroup::leave_early(Operation& op, uint64_t sequence) {
   return op.turn.load() == sequence && (op.phase.compare_exchange_strong(expected, abandoned) || expected == abandoned);
 }
 
-std::string ThreadGroup::missing_text(uint64_t sequence) {
-  Operation& op = operation(sequence);
+std::string ThreadGroup::missing_text(uint64_t number) {
   std::string text;
-  for (size_t k = 0; k < ranks().size(); ++k) {
-    if (op.posted[k].load()) continue;
-    std::lock_guard lock(last_[k].mutex);
-    text += fmt::format("\n  rank {} did not come; {}", ranks()[k],
-                        !last_[k].call
-                            ? "it has called nothing in this group"
-                            : fmt::format("its last call here was collective {}, {}, {} ago", last_[k].sequence,
-                                          comm::describe(*last_[k].call), seconds(Clock::now() - last_[k].when)));
+  for (size_t k = 0; k < states_.size(); ++k) {
+    if (states_[k].next.load() > number) continue;
+    text += fmt::format("\n  rank {} did not come; ", ranks()[k]);
+    FlightRecord& record = world_->record(ranks()[k]);
+    auto describe = [&](const Recorded& r) {
+      return fmt::format("{}, {} ago", comm::describe(*r.call), seconds(Clock::now() - r.begin));
+    };
+    if (auto last = record.last(id_))
+      text += fmt::format("its last call here was collective {}, {}", last->sequence, describe(*last));
+    else
+      text += "it has called nothing in this group";
+    if (auto last = record.last(); last && last->group != id_)
+      text += fmt::format("; its last call was {}{}", describe(*last), last->ended() ? "" : ", where it still is");
     if (world_->has_ended(ranks()[k])) text += "; it has ended";
   }
   return text;
 }
 
-void ThreadGroup::time_out(int rank, uint64_t sequence, std::chrono::milliseconds timeout) {
-  std::string mine;
-  {
-    std::lock_guard lock(last_[static_cast<size_t>(rank)].mutex);
-    mine = comm::describe(*last_[static_cast<size_t>(rank)].call);
-  }
-  std::string text = fmt::format("rank {} waited {} in collective {}, {}:{}", ranks()[static_cast<size_t>(rank)],
-                                 seconds(timeout), sequence, mine, missing_text(sequence));
-  world_->fail(ranks()[static_cast<size_t>(rank)], text);
+void ThreadGroup::time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout) {
+  int me = ranks()[static_cast<size_t>(rank)];
+  std::string text = fmt::format("rank {} waited {} in collective {}, {}:{}", me, seconds(timeout), number, call,
+                                 missing_text(number));
+  world_->fail(me, text);
   tutti::fail<TimeoutError>("", "{}", text);
 }
 
+bool ThreadGroup::find_ended(uint64_t number, const Call& call) {
+  if (!world_->any_ended()) return false;
+  for (size_t k = 0; k < states_.size(); ++k) {
+    // Looked at in this order, since a rank counts its call before it ends.
+    if (!world_->has_ended(ranks()[k]) || states_[k].next.load() > number) continue;
+    world_->fail(ranks()[k], fmt::format("it ended without taking part in collective {} of a group of {}, which "
+                                         "others wait for: {}",
+                                         number, size(), comm::describe(call)));
+    return true;
+  }
+  return false;
+}
+
+ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape,
+                                          std::chrono::milliseconds timeout) {
+  slots_.publish_small(rank, number, call, shape);
+  event_.notify();
+  int first = 0;
+  auto ready = [&] {
+    first = slots_.missing(number, first);
+    return first == size() || world_->failed() || find_ended(number, call);
+  };
+  if (!Event::look(world_->spin(), ready)) event_.wait(Clock::now() + timeout, false, ready);
+  if (first == size()) return slots_.finish(rank, number, call, shape) ? Small::done : Small::goes_long;
+  world_->check();
+  time_out(rank, number, comm::describe(call), timeout);
+}
+
 void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
+  world_->check();
+  RankState& state = states_[static_cast<size_t>(rank)];
+  FlightRecord& record = world_->record(ranks()[static_cast<size_t>(rank)]);
+  std::unique_lock posting(state.posting);
+  uint64_t number = state.next.load();
+  uint64_t entry = record.begin(id_, number, call);
+  state.next.store(number + 1);
+  if (slots_) {
+    if (auto shape = small_shape(call, rank, size())) {
+      if (run_small(rank, number, call, *shape, timeout) == Small::done) return record.end(entry);
+    } else {
+      slots_.publish_long(rank, number);
+      event_.notify();
+    }
+  }
   auto deadline = Clock::now() + timeout;
-  uint64_t sequence = post(rank, std::move(call), nullptr, deadline);
+  uint64_t sequence = post(rank, number, std::move(call), nullptr, deadline);
+  posting.unlock();
+  wait_long(rank, sequence, number, deadline, timeout);
+  record.end(entry);
   Operation& op = operation(sequence);
+  std::optional<std::string> mismatch = op.mismatch;
+  const char* collective = comm::name(op.calls[static_cast<size_t>(rank)].kind);
+  depart(op, sequence, 1);
+  if (mismatch) tutti::fail<MismatchError>(collective, "{}", *mismatch);
+}
+
+void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock::time_point deadline,
+                            std::chrono::milliseconds timeout) {
+  Operation& op = operation(sequence);
+  const Call& call = op.calls[static_cast<size_t>(rank)];
   bool must_stay = false;  // chunks may be running: see leave_early
   while (op.phase.load() != complete) {
     help();
@@ -305,10 +363,7 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
         return ticket >> 32 == (sequence & 0xffffffff) && completed_.load() == sequence &&
                static_cast<int64_t>(ticket & 0xffffffff) < op.chunks.load();
       }
-      if (op.arrived.load() < size())
-        for (size_t k = 0; k < ranks().size(); ++k)
-          if (world_->has_ended(ranks()[k]) && !op.posted[k].load()) return true;
-      return help();
+      return (op.arrived.load() < size() && find_ended(number, call)) || help();
     });
     uint32_t phase = op.phase.load();
     if (phase == complete) break;
@@ -316,27 +371,47 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
       must_stay = !known || world_->failed();
       continue;
     }
-    if (known && !world_->failed() && phase == open)
-      for (size_t k = 0; k < ranks().size(); ++k)
-        if (world_->has_ended(ranks()[k]) && !op.posted[k].load())
-          world_->fail(ranks()[k], fmt::format("it ended without taking part in collective {} of a group of {}, which "
-                                               "others wait for: {}",
-                                               sequence, size(), comm::describe(op.calls[static_cast<size_t>(rank)])));
     if ((world_->failed() || !known) && leave_early(op, sequence)) {
       world_->check();
-      time_out(rank, sequence, timeout);
+      time_out(rank, number, comm::describe(call), timeout);
     }
     if (phase == abandoned) world_->check();
   }
-  std::optional<std::string> mismatch = op.mismatch;
-  const char* collective = comm::name(op.calls[static_cast<size_t>(rank)].kind);
-  depart(op, sequence, 1);
-  if (mismatch) tutti::fail<MismatchError>(collective, "{}", *mismatch);
 }
 
 void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
+  world_->check();
+  RankState& state = states_[static_cast<size_t>(rank)];
+  std::lock_guard posting(state.posting);
+  uint64_t number = state.next.load();
   work->rank = rank;
-  work->sequence = post(rank, std::move(call), work, Clock::now() + work->timeout);
+  work->record = world_->record(ranks()[static_cast<size_t>(rank)]).begin(id_, number, call);
+  state.next.store(number + 1);
+  if (slots_) {
+    slots_.publish_long(rank, number);
+    event_.notify();
+  }
+  {
+    std::lock_guard lock(state.works_lock);
+    std::erase_if(state.works, [](const auto& w) { return w->done(); });
+    state.works.push_back(work);
+  }
+  post(rank, number, std::move(call), work, Clock::now() + work->timeout);
+}
+
+void ThreadGroup::abort() {
+  for (auto& state : states_) {
+    std::vector<std::shared_ptr<WorkState>> works;
+    {
+      std::lock_guard lock(state.works_lock);
+      works = state.works;
+    }
+    for (auto& work : works)
+      if (work->posted.load() && leave_early(operation(work->sequence), work->sequence))
+        work->complete(world_->failure());
+  }
+  for (auto& waiting : mailboxes_.withdraw_all()) waiting.work->complete(world_->failure());
+  event_.notify();
 }
 
 bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
@@ -345,14 +420,32 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
     help();
     bool known = event_.wait(deadline, world_->spin(), [&] { return work.settled() || world_->failed() || help(); });
     if (work.settled()) break;
-    Operation& op = operation(work.sequence);
-    if (!known && !give_up) {
-      if (leave_early(op, work.sequence)) time_out(work.rank, work.sequence, work.timeout);
-      deadline = Clock::time_point::max();
-    }
     if (!known && give_up) return false;
-    if (world_->failed() && leave_early(op, work.sequence)) world_->check();
+    Operation& op = operation(work.sequence);
+    if (leave_early(op, work.sequence)) {
+      if (!world_->failed())
+        time_out(work.rank, op.number.load(), comm::describe(op.calls[static_cast<size_t>(work.rank)]), work.timeout);
+      work.complete(world_->failure());
+    } else {
+      deadline = Clock::time_point::max();  // it is being carried out, and will end
+    }
   }
+  return true;
+}
+
+bool ThreadGroup::cancel(WorkState& work) {
+  auto cancelled = [] { return std::make_exception_ptr(CancelledError("this work was cancelled", "Work::cancel")); };
+  int me = ranks()[static_cast<size_t>(work.rank)];
+  if (work.is_message) {
+    auto mine = mailboxes_.withdraw(work);
+    if (mine) work.complete(cancelled());
+    return mine.has_value();
+  }
+  Operation& op = operation(work.sequence);
+  if (work.done() || !leave_early(op, work.sequence)) return false;
+  std::string call = comm::describe(op.calls[static_cast<size_t>(work.rank)]);
+  work.complete(cancelled());
+  world_->fail(me, fmt::format("it cancelled collective {}, {}", op.number.load(), call));
   return true;
 }
 

@@ -6,7 +6,7 @@
 // one pass over the data, whoever is late delays only the beginning, and a rank without a core costs nothing. Which
 // rank computes a chunk does not show in the result. An operation begins when the one before it in its group has ended.
 // If nobody waits (all parts are asynchronous), small ones are done by whoever came last, others by a thread that the
-// process keeps for that.
+// process keeps for that. Small ones that are waited for take the short way of Note [Small collectives].
 #pragma once
 
 #include <array>
@@ -16,7 +16,9 @@
 #include <mutex>
 #include <optional>
 
+#include "comm/group/record.h"
 #include "comm/transport/mailbox.h"
+#include "comm/transport/small.h"
 #include "comm/transport/transport.h"
 
 namespace tutti::comm {
@@ -41,17 +43,21 @@ class World : public std::enable_shared_from_this<World> {
   /// A rank's body has returned.
   void ended(int rank);
   bool has_ended(int rank) const { return ended_[static_cast<size_t>(rank)].load(); }
+  bool any_ended() const { return any_ended_.load(std::memory_order_relaxed); }
+  FlightRecord& record(int rank) { return records_[static_cast<size_t>(rank)]; }
 
   /// The group of these ranks, the count-th with this name; made by whoever asks first.
   std::shared_ptr<ThreadGroup> group(const std::vector<int>& ranks, uint64_t parent, uint64_t count);
 
  private:
-  void notify_all();
+  std::vector<std::shared_ptr<ThreadGroup>> groups() const;
   const int size_;
   const std::chrono::milliseconds timeout_;
   const bool spin_;
   std::atomic<bool> failed_{false};
   std::vector<std::atomic<bool>> ended_;
+  std::atomic<bool> any_ended_{false};
+  std::vector<FlightRecord> records_;
   mutable std::mutex mutex_;
   int failed_rank_ = -1;
   std::string failure_;
@@ -67,19 +73,22 @@ class ThreadGroup : public Transport {
   void run(int rank, Call call, std::chrono::milliseconds timeout) override;
   void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
   bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
+  bool cancel(WorkState& work) override;
   void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
 
   void notify() { event_.notify(); }
+  /// The world has failed: ends all work that has not begun.
+  void abort();
 
  private:
   enum Phase : uint32_t { open, started, complete, abandoned };
   struct Operation {
-    std::atomic<uint64_t> turn{0};  // which of the sequences that share this entry may post
+    std::atomic<uint64_t> turn{0};    // which of the sequences that share this entry may post
+    std::atomic<uint64_t> number{0};  // of the call in the group, those that went the short way included
     std::vector<Call> calls;
     std::vector<std::shared_ptr<WorkState>> works;  // of asynchronous parts
-    std::vector<std::atomic<uint8_t>> posted;
     std::atomic<int> arrived{0}, departed{0};
     std::atomic<bool> ready{false};
     std::atomic<uint32_t> phase{open};
@@ -91,16 +100,20 @@ class ThreadGroup : public Transport {
     std::atomic<uint64_t> ticket{0};  // sequence << 32 | next chunk: see claim()
     std::atomic<int64_t> chunks_done{0};
   };
-  struct LastCall {
-    std::mutex mutex;
-    std::optional<Brief> call;
-    uint64_t sequence = 0;
-    Clock::time_point when;
+  struct alignas(64) RankState {
+    std::mutex posting;             // held from taking a number until the call is known to the others
+    std::atomic<uint64_t> next{0};  // number of the rank's next call
+    uint64_t next_long = 0;         // the same, of calls that go the long way
+    SpinLock works_lock;
+    std::vector<std::shared_ptr<WorkState>> works;  // asynchronous ones that may not be done
   };
 
   static constexpr uint64_t kOperations = 16;
   Operation& operation(uint64_t sequence) { return operations_[sequence % kOperations]; }
-  uint64_t post(int rank, Call call, std::shared_ptr<WorkState> work, Clock::time_point deadline);
+  enum class Small { done, goes_long };
+  Small run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape,
+                  std::chrono::milliseconds timeout);
+  uint64_t post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work, Clock::time_point deadline);
   void prepare(Operation& op, uint64_t sequence);
   void cut(Operation& op);
   void try_start(uint64_t sequence);
@@ -112,16 +125,21 @@ class ThreadGroup : public Transport {
   void depart(Operation& op, uint64_t sequence, int count);
   bool leave_early(Operation& op, uint64_t sequence);
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
-  [[noreturn]] void time_out(int rank, uint64_t sequence, std::chrono::milliseconds timeout);
-  std::string missing_text(uint64_t sequence);
+  void wait_long(int rank, uint64_t sequence, uint64_t number, Clock::time_point deadline,
+                 std::chrono::milliseconds timeout);
+  /// Fails the world if a rank that has not come to this call has ended.
+  bool find_ended(uint64_t number, const Call& call);
+  [[noreturn]] void time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);
+  std::string missing_text(uint64_t number);
 
   const std::shared_ptr<World> world_;
   const uint64_t id_;
   std::array<Operation, kOperations> operations_;
-  std::vector<std::atomic<uint64_t>> next_;  // sequence of each rank's next call
+  std::vector<RankState> states_;
+  std::unique_ptr<RankSlots[]> slot_memory_;
+  Slots slots_;
   std::atomic<uint64_t> completed_{0};
   Event event_;
-  std::vector<LastCall> last_;
   Mailboxes mailboxes_;
   std::mutex subgroups_mutex_;
   std::map<std::pair<int, std::vector<int>>, uint64_t> subgroups_;  // how often a rank has made each

@@ -35,6 +35,9 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// Helps until the work is settled, or the deadline; says whether it is. Without `give_up` the deadline is the end of
   /// the work's time: the world fails, and this throws.
   virtual bool wait(WorkState& work, Clock::time_point deadline, bool give_up) = 0;
+  /// Ends work that has not begun with CancelledError; false: it has begun, or ended. A collective that one rank has
+  /// cancelled can never be, so the others fail.
+  virtual bool cancel(WorkState& work) = 0;
 
   /// Messages. Those between two ranks with the same tag arrive in order; `from` -1 takes from any.
   virtual void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) = 0;
