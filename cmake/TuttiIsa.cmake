@@ -48,9 +48,6 @@ function(tutti_add_isa_sources library)
     target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/include)
     target_compile_options(${objects} PRIVATE ${TUTTI_ISA_FLAGS_${variant}})
     target_compile_definitions(${objects} PRIVATE TUTTI_ISA_${upper}=1)
-    if(TUTTI_SANITIZE)  # the rest is built without optimization, which takes the compiler a third of the time
-      target_compile_options(${objects} PRIVATE -O1)
-    endif()
     tutti_private_usage(${objects})
 
     if(variant STREQUAL "base" OR TUTTI_SANITIZE OR NOT TUTTI_LD_BFD OR NOT TUTTI_OBJCOPY)
