@@ -48,6 +48,10 @@ function(tutti_add_isa_sources library)
     target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/include)
     target_compile_options(${objects} PRIVATE ${TUTTI_ISA_FLAGS_${variant}})
     target_compile_definitions(${objects} PRIVATE TUTTI_ISA_${upper}=1)
+    # Under sanitizers the variant that will run is worth optimizing, the other is not.
+    if(TUTTI_SANITIZE AND TUTTI_COMPILES_V4)
+      target_compile_options(${objects} PRIVATE $<IF:$<STREQUAL:${variant},base>,-O0,-O1>)
+    endif()
     tutti_private_usage(${objects})
 
     if(variant STREQUAL "base" OR TUTTI_SANITIZE OR NOT TUTTI_LD_BFD OR NOT TUTTI_OBJCOPY)

@@ -12,7 +12,7 @@ namespace tutti::comm {
 
 void Event::wake() {
   value_.fetch_add(1);
-  syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, &value_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void Event::yield() { sched_yield(); }
@@ -24,7 +24,7 @@ bool Event::sleep(uint32_t seen, Clock::time_point deadline) {
   auto capped = std::min<Clock::duration>(left, std::chrono::hours(1));
   auto seconds = std::chrono::duration_cast<std::chrono::seconds>(capped);
   timespec time{seconds.count(), std::chrono::duration_cast<std::chrono::nanoseconds>(capped - seconds).count()};
-  syscall(SYS_futex, &value_, FUTEX_WAIT_PRIVATE, seen, &time, nullptr, 0);
+  syscall(SYS_futex, &value_, FUTEX_WAIT, seen, &time, nullptr, 0);
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Event: threads wait until something has happened, first spinning, then asleep.
+// Event: threads, or processes that share its memory, wait until something has happened: first spinning, then asleep.
 #pragma once
 
 #include <atomic>

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <thread>
 
+#include "tests/comm/ways.h"
 #include "tests/support/expect.h"
 #include "tutti/comm.h"
 
@@ -13,28 +14,39 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 using namespace test;  // NOLINT
 
-class Ranks : public testing::TestWithParam<int> {
+class Ranks : public testing::TestWithParam<std::tuple<Way, int>> {
  protected:
-  int n = GetParam();
+  void spawn(const std::function<void()>& body) { std::get<0>(GetParam()).spawn(n, body, {}); }
+  int n = std::get<1>(GetParam());
   double total = n * (n - 1) / 2.0;  // of all ranks
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, Ranks, testing::Values(1, 2, 3, 4, 8));
+INSTANTIATE_TEST_SUITE_P(Worlds, Ranks, testing::Combine(every_way(), testing::Values(1, 2, 3, 4, 8)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + std::to_string(std::get<1>(info.param));
+                         });
+
+class Groups : public testing::TestWithParam<Way> {
+ protected:
+  void spawn(int n, const std::function<void()>& body) { GetParam().spawn(n, body, {}); }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, Groups, every_way(), [](const auto& info) { return std::string(info.param.name); });
 
 constexpr DType kAll[] = {DType::f32, DType::f64, DType::bf16, DType::f16,     DType::i8,  DType::u8,
                           DType::i16, DType::i32, DType::i64,  DType::boolean, DType::c64, DType::c128};
 
 TEST_P(Ranks, KnowWhoTheyAre) {
-  std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
-  spawn_ranks(n, [&] {
+  spawn([&] {
     EXPECT_EQ(world_size(), n);
     EXPECT_EQ(context().rank, rank());
-    ++seen[static_cast<size_t>(rank())];
+    EXPECT_EQ(world().transport(), std::get<0>(GetParam()).name);
+    Tensor all = zeros({n}, {i64});
+    all_gather(all, tensor({rank()}));
+    EXPECT_TRUE(equal(all, arange(n)));
   });
-  for (auto& s : seen) EXPECT_EQ(s, 1);
 }
 
 TEST_P(Ranks, AllReduceEveryDtypeAndSize) {
-  spawn_ranks(n, [&] {
+  spawn([&] {
     for (DType dtype : kAll)
       for (int64_t size : {0, 1, 3, 17, 1000, 50'001}) {
         Tensor x = full({size}, rank() % 3, {.dtype = dtype});
@@ -48,7 +60,7 @@ TEST_P(Ranks, AllReduceEveryDtypeAndSize) {
 }
 
 TEST_P(Ranks, AllReduceOps) {
-  spawn_ranks(n, [&] {
+  spawn([&] {
     auto reduced = [&](double mine, Reduce op, DType dtype, ReduceOptions o = {}) {
       Tensor x = full({5}, mine, {.dtype = dtype});
       o.op = op;
@@ -73,6 +85,18 @@ TEST_P(Ranks, AllReduceOps) {
   });
 }
 
+// The first operation of a group, many times: ranks that help begin while it is being started.
+TEST_P(Groups, TheFirstCollectiveIsRight) {
+  spawn(3, [] {
+    for (int round = 0; round < 300; ++round) {
+      Group group = world().subgroup({0, 1, 2});
+      Tensor x = full({20'000}, rank() + 1);
+      all_reduce(x, {.group = group});
+      ASSERT_TRUE(equal(x, full({20'000}, 6)));
+    }
+  });
+}
+
 // What Note [Canonical order] says, by hand.
 float tree(const std::vector<float>& x, size_t lo, size_t hi) {
   if (hi - lo == 1) return x[lo];
@@ -91,7 +115,7 @@ TEST_P(Ranks, SumsAreInCanonicalOrderWhateverTheSize) {
     for (auto& d : data) column.push_back(d[i]);
     expected.push_back(tree(column, 0, column.size()));
   }
-  spawn_ranks(n, [&] {
+  spawn([&] {
     Tensor mine = tensor(data[static_cast<size_t>(rank())]), wanted = tensor(expected);
     Tensor whole = mine.clone();
     all_reduce(whole);
@@ -106,7 +130,7 @@ TEST_P(Ranks, SumsAreInCanonicalOrderWhateverTheSize) {
 }
 
 TEST_P(Ranks, BroadcastGatherScatter) {
-  spawn_ranks(n, [&] {
+  spawn([&] {
     int me = rank();
     for (int root = 0; root < n; ++root) {
       Tensor x = full({2, 3}, me);
@@ -134,7 +158,7 @@ TEST_P(Ranks, BroadcastGatherScatter) {
 }
 
 TEST_P(Ranks, AllGatherReduceScatterAllToAll) {
-  spawn_ranks(n, [&] {
+  spawn([&] {
     int me = rank();
     TensorList uneven;
     for (int k = 0; k < n; ++k) uneven.push_back(zeros({k, 2}, {i32}));
@@ -175,7 +199,7 @@ TEST_P(Ranks, AllGatherReduceScatterAllToAll) {
 }
 
 TEST_P(Ranks, NonContiguousTensors) {
-  spawn_ranks(n, [&] {
+  spawn([&] {
     Tensor base = zeros({4, 6});
     Tensor view = base.t().narrow(0, 1, 4);
     view.copy_(arange(16).to(f32).view({4, 4}));
@@ -189,7 +213,7 @@ TEST_P(Ranks, NonContiguousTensors) {
 }
 
 TEST_P(Ranks, AsynchronousWorkKeepsItsOrder) {
-  spawn_ranks(n, [&] {
+  spawn([&] {
     std::vector<Work> works;
     Tensor x = full({100'000}, 1.0, {f32});
     std::atomic<int> called = 0;
@@ -210,7 +234,7 @@ TEST_P(Ranks, AsynchronousWorkKeepsItsOrder) {
 }
 
 TEST_P(Ranks, MessagesArriveInOrder) {
-  spawn_ranks(n, [&] {
+  spawn([&] {
     int me = rank(), next = (me + 1) % n, last = (me + n - 1) % n;
     for (int64_t size : {1, 1000, 100'000}) {
       Tensor out = full({size}, me, {f32}), in = zeros({size});
@@ -238,8 +262,8 @@ TEST_P(Ranks, MessagesArriveInOrder) {
   });
 }
 
-TEST(Groups, SubgroupsWorkAtTheSameTime) {
-  spawn_ranks(8, [] {
+TEST_P(Groups, SubgroupsWorkAtTheSameTime) {
+  spawn(8, [] {
     int me = rank();
     for (int round = 0; round < 50; ++round) {
       Group half = world().split(me % 2, -me);
@@ -256,8 +280,8 @@ TEST(Groups, SubgroupsWorkAtTheSameTime) {
   });
 }
 
-TEST(Groups, ARankOutsideGetsAClearError) {
-  spawn_ranks(3, [] {
+TEST_P(Groups, ARankOutsideGetsAClearError) {
+  spawn(3, [] {
     Group two = world().subgroup({0, 2});
     Tensor x = ones({1});
     if (rank() == 1)
@@ -268,8 +292,8 @@ TEST(Groups, ARankOutsideGetsAClearError) {
   });
 }
 
-TEST(Groups, AreUsedFromAnotherThreadOfTheRank) {
-  spawn_ranks(4, [] {
+TEST_P(Groups, AreUsedFromAnotherThreadOfTheRank) {
+  spawn(4, [] {
     Tensor x = full({10}, rank(), {f32});
     Context mine = context();
     std::thread helper([&] {
@@ -298,8 +322,8 @@ struct Summed : Function<Summed> {
   }
 };
 
-TEST(Groups, BackwardSeesTheGroupOfForward) {
-  spawn_ranks(4, [] {
+TEST_P(Groups, BackwardSeesTheGroupOfForward) {
+  spawn(4, [] {
     Tensor x = full({3}, rank() + 1.0).requires_grad_();
     (Summed::apply(x) * (rank() + 1)).sum().backward();
     EXPECT_EQ(values(x.grad()), (Doubles{10, 10, 10}));

@@ -1,5 +1,6 @@
-// Groups: ranks that work together. A program finds its world, the group of all ranks, in its context; one that was not
-// started as a rank of anything is a world of one.
+// Groups: ranks that work together. A program finds its world, the group of all ranks, in its context, or in what started
+// it: mpirun, srun, or whoever sets RANK and WORLD_SIZE; one that was not started as a rank of anything is a world of
+// one.
 //
 //   spawn_ranks(4, [] {
 //     Tensor x = full({3}, rank());
@@ -41,6 +42,8 @@ class Group {
   /// Of the calling rank in this group; -1 when it is not a member.
   int rank() const;
   int size() const;
+  /// What carries its calls: "threads", or "shm" between processes of a host.
+  std::string transport() const;
   /// The members' ranks in the world.
   const std::vector<int>& ranks() const;
   /// A group of these ranks of this group, renumbered in the given order. Members must all call it (in the same order,
@@ -72,5 +75,9 @@ struct SpawnOptions {
 /// end at once with RankFailure, and the error of the first is thrown here: tutti::Errors as they are (they know their
 /// rank), others nested in a RankFailure.
 void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options = {});
+/// The same on n processes, forked from this one: what body does to variables stays there. A process that is killed is a
+/// rank that failed. Errors of Tutti's own classes arrive as such, with rank and text; of others only the text. Each
+/// process uses one thread for its operators, since a forked process cannot use the threads of its parent.
+void spawn_processes(int n, const std::function<void()>& body, const SpawnOptions& options = {});
 
 }  // namespace tutti

@@ -10,13 +10,6 @@ const char* name(Kind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-namespace {
-
-const char* name(Reduce op) {
-  constexpr const char* names[] = {"sum", "average", "product", "min", "max", "band", "bor", "bxor"};
-  return names[static_cast<size_t>(op)];
-}
-
 bool reduces_something(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
 }
@@ -24,39 +17,23 @@ bool has_root(Kind kind) {
   return kind == Kind::reduce || kind == Kind::broadcast || kind == Kind::gather || kind == Kind::scatter;
 }
 
+namespace {
+
+const char* name(Reduce op) {
+  constexpr const char* names[] = {"sum", "average", "product", "min", "max", "band", "bor", "bxor"};
+  return names[static_cast<size_t>(op)];
+}
+
 std::string file_name(const char* path) {
   std::string text = path;
   return text.substr(text.rfind('/') + 1);
 }
 
-// What of two calls does not fit; empty: they do. Sizes of pieces are compared where the jobs are made.
-std::string difference(const Call& a, const Call& b) {
-  if (a.kind != b.kind) return "they are different collectives";
-  if (a.kind == Kind::barrier) return {};
-  if (a.dtype != b.dtype) return "the dtypes differ";
-  if (has_root(a.kind) && a.root != b.root) return fmt::format("the roots differ: {} and {}", a.root, b.root);
-  if (reduces_something(a.kind) && a.op != b.op) return "the reductions differ";
-  if (reduces_something(a.kind) && a.weighted != b.weighted) return "only one gives a weight";
-  bool tensors = a.kind == Kind::all_reduce || a.kind == Kind::reduce || a.kind == Kind::broadcast;
-  if (!tensors) return {};
-  if (a.out.size() != b.out.size()) return fmt::format("one has {} tensors, the other {}", a.out.size(), b.out.size());
-  if (!(a.shape == b.shape)) return "the shapes differ";
-  for (size_t i = 0; i < a.out.size(); ++i)
-    if (a.out[i].count != b.out[i].count)
-      return fmt::format("tensor {} has {} elements in one and {} in the other", i, a.out[i].count, b.out[i].count);
-  return {};
-}
-
-std::string mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks, uint64_t sequence, size_t a,
-                     size_t b, const std::string& why) {
-  return fmt::format("ranks disagree in collective {} of their group: {}\n  rank {}: {}\n  rank {}: {}", sequence, why,
-                     ranks[a], describe(calls[a]), ranks[b], describe(calls[b]));
-}
-
 }  // namespace
 
 Brief brief(const Call& c) {
-  return {c.kind, c.dtype, c.op, c.root, std::max(c.in.size(), c.out.size()), c.shape, c.place};
+  return {c.kind,        c.dtype, c.op, c.root, std::max(c.in.size(), c.out.size()), c.shape, c.place.file_name(),
+          c.place.line()};
 }
 
 std::string describe(const Brief& call) {
@@ -68,34 +45,7 @@ std::string describe(const Brief& call) {
     if (has_root(call.kind)) text += fmt::format(", root {}", call.root);
     text += ")";
   }
-  return text + fmt::format(" at {}:{}", file_name(call.place.file_name()), call.place.line());
-}
-
-std::optional<std::string> find_mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks,
-                                         uint64_t sequence) {
-  for (size_t k = 1; k < calls.size(); ++k)
-    if (std::string why = difference(calls[0], calls[k]); !why.empty())
-      return mismatch(calls, ranks, sequence, 0, k, why);
-  // What one rank gives another must be as much as that one takes: in[from] of rank a and out[to] of rank b.
-  auto unequal = [&](size_t a, size_t from, size_t b, size_t to) -> std::optional<std::string> {
-    int64_t given = calls[a].in[from].count, taken = calls[b].out[to].count;
-    if (given == taken) return {};
-    return mismatch(calls, ranks, sequence, a, b,
-                    fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken));
-  };
-  size_t n = calls.size(), root = static_cast<size_t>(calls[0].root);
-  Kind kind = calls[0].kind;
-  std::optional<std::string> text;
-  for (size_t a = 0; a < n && !text; ++a) {
-    if (kind == Kind::gather) text = unequal(a, 0, root, a);
-    if (kind == Kind::scatter) text = unequal(root, a, a, 0);
-    for (size_t b = 0; b < n && !text; ++b) {
-      if (kind == Kind::all_gather) text = unequal(a, 0, b, a);
-      if (kind == Kind::reduce_scatter) text = unequal(a, b, b, 0);
-      if (kind == Kind::all_to_all) text = unequal(a, b, b, a);
-    }
-  }
-  return text;
+  return text + fmt::format(" at {}:{}", file_name(call.file), call.line);
 }
 
 Plan plan(const std::vector<Call>& calls) {

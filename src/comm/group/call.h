@@ -28,6 +28,9 @@ enum class Kind : uint8_t {
   recv
 };
 const char* name(Kind kind);
+/// Which of them have a reduction, and which a root.
+bool reduces_something(Kind kind);
+bool has_root(Kind kind);
 
 /// Elements that lie next to each other.
 struct Piece {
@@ -57,7 +60,8 @@ struct Brief {
   int root;
   size_t tensors;
   Shape shape;
-  Place place;
+  const char* file;
+  uint32_t line;
 };
 Brief brief(const Call& call);
 /// "all_reduce(f32[2, 3], sum) at train.cpp:12"
@@ -76,9 +80,6 @@ struct Plan {
   std::vector<Job> jobs;
 };
 
-/// What is wrong, naming two ranks and their calls, unless all calls are parts of one collective.
-std::optional<std::string> find_mismatch(const std::vector<Call>& calls, const std::vector<int>& ranks,
-                                         uint64_t sequence);
 Plan plan(const std::vector<Call>& calls);
 
 }  // namespace tutti::comm

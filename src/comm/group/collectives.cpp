@@ -121,6 +121,34 @@ struct Draft {
 
 // ---- The calls
 
+// The common case without the ceremony of the general one: a dense tensor whose memory is used as it is. False: not so.
+template <class Options>
+bool run_directly(Call& call, const Tensor& x, const Options& o) {
+  auto* group = static_cast<const RankGroup*>(o.group.defined() ? o.group.handle().get() : context().world.get());
+  if (!group || group->rank < 0 || !x.defined() || !x.device().is_cpu() || x.is_sparse() || !x.is_contiguous() ||
+      (grad_enabled() && x.requires_grad()) || call.root < 0 || call.root >= group->group->size())
+    return false;
+  call.dtype = x.dtype();
+  call.shape = x.sizes();
+  call.place = o.place;
+  call.out.push_back({x.raw_data(), x.numel()});
+  bool writes = call.kind == Kind::all_reduce || group->rank != call.root;
+  if (call.kind == Kind::all_reduce) call.in.push_back({x.raw_data(), x.numel()});
+  group->group->run(group->rank, std::move(call), o.timeout.value_or(group->group->timeout()));
+  if (writes && x.numel()) x.set_version(x.version() + 1);
+  return true;
+}
+
+bool all_reduce_directly(const Tensor& x, const ReduceOptions& o) {
+  if (o.factor || o.weight || !x.defined() || !comm::reduces(o.op, x.dtype())) return false;
+  Call call{.kind = Kind::all_reduce, .op = o.op};
+  return run_directly(call, x, o);
+}
+bool broadcast_directly(const Tensor& x, const RootOptions& o) {
+  Call call{.kind = Kind::broadcast, .root = o.root};
+  return run_directly(call, x, o);
+}
+
 Draft draft_reduce(Kind kind, const TensorList& xs, const ReduceOptions& o) {
   Draft d(kind, o);
   if (kind == Kind::reduce) d.root(o.root);
@@ -235,7 +263,9 @@ Shape as_shape(const Tensor& splits) { return Shape(splits.to_vector<int64_t>())
 
 }  // namespace
 
-void all_reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::all_reduce, {std::move(x)}, o).run(); }
+void all_reduce(Tensor x, const ReduceOptions& o) {
+  if (!all_reduce_directly(x, o)) draft_reduce(Kind::all_reduce, {std::move(x)}, o).run();
+}
 Work all_reduce_async(Tensor x, const ReduceOptions& o) {
   return draft_reduce(Kind::all_reduce, {std::move(x)}, o).start();
 }
@@ -246,7 +276,9 @@ Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
 void reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::reduce, {std::move(x)}, o).run(); }
 Work reduce_async(Tensor x, const ReduceOptions& o) { return draft_reduce(Kind::reduce, {std::move(x)}, o).start(); }
 
-void broadcast(Tensor x, const RootOptions& o) { draft_broadcast(x, o).run(); }
+void broadcast(Tensor x, const RootOptions& o) {
+  if (!broadcast_directly(x, o)) draft_broadcast(x, o).run();
+}
 Work broadcast_async(Tensor x, const RootOptions& o) { return draft_broadcast(x, o).start(); }
 
 void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "comm/launch/launch.h"
 #include "comm/transport/threads.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -20,25 +21,6 @@ using comm::World;
 const RankGroup& checked(const std::shared_ptr<RankGroup>& handle) {
   check<ValueError>(handle != nullptr, "Group", "this group is undefined");
   return *handle;
-}
-
-Group make_world(int rank, const std::shared_ptr<World>& world) {
-  std::vector<int> all(static_cast<size_t>(world->size()));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-  return Group(std::make_shared<RankGroup>(world->group(all, 0, 0), rank));
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    std::string text = e.what(), prefix = fmt::format("[rank {}] ", e.rank());
-    return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
 }
 
 bool is_failure_of_another(const std::exception_ptr& error) {
@@ -57,7 +39,7 @@ bool is_failure_of_another(const std::exception_ptr& error) {
   } catch (const Error&) {
     throw;  // it knows its rank
   } catch (...) {
-    std::throw_with_nested(RankFailure(fmt::format("rank {} failed: {}", rank, text_of(error)), "spawn_ranks"));
+    std::throw_with_nested(RankFailure(fmt::format("rank {} failed: {}", rank, comm::text_of(error)), "spawn_ranks"));
   }
 }
 
@@ -65,6 +47,7 @@ bool is_failure_of_another(const std::exception_ptr& error) {
 
 int Group::rank() const { return checked(handle_).rank; }
 int Group::size() const { return checked(handle_).group->size(); }
+std::string Group::transport() const { return checked(handle_).group->name(); }
 const std::vector<int>& Group::ranks() const { return checked(handle_).group->ranks(); }
 
 Group Group::subgroup(const std::vector<int>& ranks) const {
@@ -84,8 +67,8 @@ Group Group::subgroup(const std::vector<int>& ranks) const {
 Group world() {
   Context& c = context();
   if (!c.world) {
-    auto alone = std::make_shared<World>(1, std::chrono::minutes(5));
-    c.world = make_world(0, alone).handle();
+    c.world = comm::world_from_environment();
+    if (!c.world) c.world = comm::make_handle(std::make_shared<World>(1, std::chrono::minutes(5)), 0);
   }
   return Group(std::static_pointer_cast<RankGroup>(c.world));
 }
@@ -108,7 +91,7 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     mine.world_size = n;
     mine.threads = std::max(1, cores / n);
     mine.generator = std::make_shared<Generator>(options.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(rank));
-    mine.world = make_world(rank, world).handle();
+    mine.world = comm::make_handle(world, rank);
     ContextGuard guard(mine);
     mine = {};
     try {
@@ -124,7 +107,7 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
           first_follows = follows;
         }
       }
-      world->fail(rank, text_of(error));
+      world->fail(rank, comm::text_of(error));
     }
     world->ended(rank);
   };
@@ -134,7 +117,7 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     for (int r = 0; r < n; ++r) threads.emplace_back(run, r);
   } catch (...) {
     world->fail(static_cast<int>(threads.size()),
-                "its thread could not be started: " + text_of(std::current_exception()));
+                "its thread could not be started: " + comm::text_of(std::current_exception()));
     for (auto& t : threads) t.join();
     throw;
   }

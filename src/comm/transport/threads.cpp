@@ -91,6 +91,7 @@ ThreadGroup::ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, u
     Operation& op = operations_[k];
     op.turn.store(k);
     op.calls.resize(states_.size());
+    op.facts.resize(states_.size());
     op.works.resize(states_.size());
   }
 }
@@ -128,6 +129,7 @@ uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr
     }
   }
   op.number.store(number);
+  op.facts[r] = facts_of(call, rank, size());
   op.calls[r] = std::move(call);
   op.works[r] = work;
   if (work) {
@@ -141,7 +143,7 @@ uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr
 }
 
 void ThreadGroup::prepare(Operation& op, uint64_t sequence) {
-  op.mismatch = find_mismatch(op.calls, ranks(), op.number.load());
+  op.mismatch = find_mismatch(op.facts, ranks(), op.number.load());
   op.first_chunk.assign(1, 0);
   if (!op.mismatch) {
     op.plan = plan(op.calls);
@@ -149,6 +151,7 @@ void ThreadGroup::prepare(Operation& op, uint64_t sequence) {
     cut(op);
   }
   op.chunks.store(op.first_chunk.back());
+  op.ticket.store(sequence << 32);  // before anybody can find the operation started, and take chunks
   op.ready.store(true);
   try_start(sequence);
 }
@@ -174,7 +177,6 @@ void ThreadGroup::try_start(uint64_t sequence) {
   if (chunks == 0) return finish(op, sequence);
   bool waiting = std::any_of(op.works.begin(), op.works.end(), [](const auto& w) { return !w; });
   int64_t bytes = chunks * op.chunk_elements * static_cast<int64_t>(size_of(op.plan.reduction.dtype));
-  op.ticket.store(sequence << 32);
   if (chunks == 1 || (!waiting && bytes <= kInline)) return run_chunks(op, sequence);
   event_.notify();
   if (!waiting)

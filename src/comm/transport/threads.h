@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 
+#include "comm/group/facts.h"
 #include "comm/group/record.h"
 #include "comm/transport/mailbox.h"
 #include "comm/transport/small.h"
@@ -88,6 +89,7 @@ class ThreadGroup : public Transport {
     std::atomic<uint64_t> turn{0};    // which of the sequences that share this entry may post
     std::atomic<uint64_t> number{0};  // of the call in the group, those that went the short way included
     std::vector<Call> calls;
+    std::vector<CallFacts> facts;
     std::vector<std::shared_ptr<WorkState>> works;  // of asynchronous parts
     std::atomic<int> arrived{0}, departed{0};
     std::atomic<bool> ready{false};

@@ -1,0 +1,107 @@
+// What an all_reduce costs, by ranks as threads, beside OpenMPI by ranks as processes (bench/peers/comm_openmpi.cpp).
+#include "tutti/comm.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "bench/support/figure.h"
+#include "bench/support/run.h"
+#include "tutti/ops.h"
+
+using namespace bench;
+using namespace tutti;
+
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+using Times = std::map<int64_t, std::vector<double>>;  // bytes → seconds a call, one for each round
+
+constexpr std::array<int64_t, 5> kSizes = {4, 4 << 10, 64 << 10, 4 << 20, 64 << 20};
+
+double median(std::vector<double> list) {
+  if (list.empty()) return NAN;
+  std::sort(list.begin(), list.end());
+  return list[list.size() / 2];
+}
+
+// Like the peer's program: five samples of about 30 ms each, their median.
+void measure_threads(int ranks, Times& times) {
+  spawn_ranks(ranks, [&] {
+    for (int64_t bytes : kSizes) {
+      Tensor x = zeros({bytes / 4});
+      auto many = [&](int64_t n) {
+        barrier();
+        auto begin = std::chrono::steady_clock::now();
+        for (int64_t i = 0; i < n; ++i) all_reduce(x);
+        return Seconds(std::chrono::steady_clock::now() - begin).count();
+      };
+      many(3);
+      Tensor first = full({1}, many(3) / 3, {.dtype = DType::f64});
+      broadcast(first);
+      auto n = std::clamp<int64_t>(static_cast<int64_t>(0.03 / first.item<double>()), 3, 20000);
+      std::vector<double> samples;
+      for (int s = 0; s < 5; ++s) samples.push_back(many(n) / static_cast<double>(n));
+      if (rank() == 0) times[bytes].push_back(median(samples));
+    }
+  });
+}
+
+bool measure_openmpi([[maybe_unused]] int ranks, [[maybe_unused]] Times& times) {
+#ifdef TUTTI_BENCH_OPENMPI
+  std::string command =
+      fmt::format("mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl self,vader -n {} {}", ranks,
+                  TUTTI_BENCH_OPENMPI);
+  for (int64_t bytes : kSizes) command += fmt::format(" {}", bytes);
+  std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen((command + " 2>/dev/null").c_str(), "r"), ::pclose);
+  long bytes = 0;
+  double seconds = 0;
+  bool any = false;
+  while (pipe && std::fscanf(pipe.get(), "%ld %lg", &bytes, &seconds) == 2) {
+    times[bytes].push_back(seconds);
+    any = true;
+  }
+  return any;
+#else
+  return false;
+#endif
+}
+
+std::string size_name(int64_t bytes) {
+  return bytes >= 1 << 20 ? fmt::format("{}M", bytes >> 20)
+         : bytes >= 1024  ? fmt::format("{}K", bytes >> 10)
+                          : fmt::format("{}B", bytes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Options options = start(argc, argv, "the cost of an all_reduce, beside OpenMPI");
+  print_header("comm", {1}, "",
+               "us an all_reduce of f32 takes; _2 and _4: ranks, which are threads here and processes "
+               "of OpenMPI's there, in turns");
+  for (int ranks : {2, 4}) {
+    Times ours, theirs;
+    for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
+      measure_threads(ranks, ours);
+      measure_openmpi(ranks, theirs);
+    }
+    for (int64_t bytes : kSizes) {
+      std::string name = fmt::format("threads_{}_{}", size_name(bytes), ranks);
+      double factor = bytes < 64 << 10 ? 1.0 : ranks == 2 ? 1.0 / 3 : 0.5;
+      if (options.wants(name))
+        report({.name = name,
+                .value = median(ours[bytes]) * 1e6,
+                .unit = "us",
+                .peer = "openmpi",
+                .peer_value = median(theirs[bytes]) * 1e6,
+                .want = {Want::ratio_at_most, factor}});
+    }
+  }
+  report_summary();
+}

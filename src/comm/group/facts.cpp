@@ -1,0 +1,127 @@
+#include "comm/group/facts.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tutti::comm {
+namespace {
+
+bool is_list(Kind kind) { return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::broadcast; }
+
+int64_t bytes_of(const Piece& p, DType dtype) { return p.count * static_cast<int64_t>(size_of(dtype)); }
+
+// What of two calls does not fit; empty: they do.
+std::string difference(const CallHeader& a, const CallHeader& b) {
+  if (a.kind != b.kind) return "they are different collectives";
+  if (a.kind == Kind::barrier) return {};
+  if (a.dtype != b.dtype) return "the dtypes differ";
+  if (has_root(a.kind) && a.root != b.root) return fmt::format("the roots differ: {} and {}", a.root, b.root);
+  if (reduces_something(a.kind) && a.op != b.op) return "the reductions differ";
+  if (reduces_something(a.kind) && a.weighted != b.weighted) return "only one gives a weight";
+  if (!is_list(a.kind)) return {};
+  if (a.tensors != b.tensors) return fmt::format("one has {} tensors, the other {}", a.tensors, b.tensors);
+  if (a.dims != b.dims || !std::equal(a.shape, a.shape + CallHeader::kDims, b.shape)) return "the shapes differ";
+  if (a.sizes != b.sizes) return "the sizes of their tensors differ";
+  return {};
+}
+
+}  // namespace
+
+CallFacts facts_of(const Call& call, int rank, int size) {
+  CallFacts facts;
+  CallHeader& h = facts.header;
+  h.kind = call.kind;
+  h.dtype = call.dtype;
+  h.op = call.op;
+  h.weighted = call.weighted;
+  h.root = call.root;
+  h.tensors = static_cast<uint32_t>(std::max(call.in.size(), call.out.size()));
+  h.dims = static_cast<uint32_t>(call.shape.size());
+  for (size_t d = 0; d < std::min(call.shape.size(), CallHeader::kDims); ++d) h.shape[d] = call.shape[d];
+  h.line = call.place.line();
+  std::string_view file = call.place.file_name();
+  file.remove_prefix(std::min(file.size(), file.rfind('/') + 1));
+  file.copy(h.file, CallHeader::kFileBytes - 1);
+  h.factor = call.factor;
+  bool gives = call.kind != Kind::broadcast || rank == call.root;
+  if (gives)
+    for (const Piece& p : call.kind == Kind::broadcast ? call.out : call.in) h.bytes += bytes_of(p, call.dtype);
+  if (is_list(call.kind)) {
+    for (const Piece& p : call.out)
+      h.sizes = (h.sizes ^ static_cast<uint64_t>(p.count)) * 0x9E3779B97F4A7C15u + (h.sizes >> 29);
+  } else if (call.kind != Kind::barrier) {
+    // One piece stands for all ranks; a rank that is not the root of a gather or scatter has none on one side.
+    auto n = static_cast<size_t>(size);
+    facts.in.assign(n, 0);
+    facts.out.assign(n, 0);
+    for (size_t k = 0; k < n; ++k) {
+      if (!call.in.empty()) facts.in[k] = call.in[call.in.size() == 1 ? 0 : k].count;
+      if (!call.out.empty()) facts.out[k] = call.out[call.out.size() == 1 ? 0 : k].count;
+    }
+  }
+  return facts;
+}
+
+void CallFacts::write(std::byte* to, int size) const {
+  std::memcpy(to, &header, sizeof header);
+  auto n = static_cast<size_t>(size) * sizeof(int64_t);
+  if (!in.empty()) std::memcpy(to + sizeof header, in.data(), n);
+  if (!out.empty()) std::memcpy(to + sizeof header + n, out.data(), n);
+}
+
+CallFacts CallFacts::read(const std::byte* from, int size) {
+  CallFacts facts;
+  std::memcpy(&facts.header, from, sizeof facts.header);
+  auto n = static_cast<size_t>(size);
+  facts.in.resize(n);
+  facts.out.resize(n);
+  std::memcpy(facts.in.data(), from + sizeof facts.header, n * sizeof(int64_t));
+  std::memcpy(facts.out.data(), from + sizeof facts.header + n * sizeof(int64_t), n * sizeof(int64_t));
+  return facts;
+}
+
+std::string describe(const CallFacts& facts) {
+  const CallHeader& h = facts.header;
+  Shape shape(std::span(h.shape, std::min<size_t>(h.dims, CallHeader::kDims)));
+  Brief brief{h.kind, h.dtype, h.op, h.root, h.tensors, shape, h.file, h.line};
+  return describe(brief);
+}
+
+std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, const std::vector<int>& ranks,
+                                         uint64_t sequence) {
+  auto text = [&](size_t a, size_t b, const std::string& why) {
+    return fmt::format("ranks disagree in collective {} of their group: {}\n  rank {}: {}\n  rank {}: {}", sequence,
+                       why, ranks[a], describe(calls[a]), ranks[b], describe(calls[b]));
+  };
+  for (size_t k = 1; k < calls.size(); ++k)
+    if (std::string why = difference(calls[0].header, calls[k].header); !why.empty()) return text(0, k, why);
+  size_t n = calls.size(), root = static_cast<size_t>(calls[0].header.root);
+  std::optional<std::string> found;
+  // What rank a gives rank b must be as much as that one takes.
+  auto compare = [&](size_t a, size_t b) {
+    int64_t given = calls[a].in[b], taken = calls[b].out[a];
+    if (given != taken && !found)
+      found =
+          text(a, b, fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken));
+  };
+  for (size_t a = 0; a < n; ++a) switch (calls[0].header.kind) {
+      case Kind::gather:
+        compare(a, root);
+        break;
+      case Kind::scatter:
+        compare(root, a);
+        break;
+      case Kind::all_gather:
+      case Kind::reduce_scatter:
+      case Kind::all_to_all:
+        for (size_t b = 0; b < n; ++b) compare(a, b);
+        break;
+      default:
+        break;
+    }
+  return found;
+}
+
+}  // namespace tutti::comm

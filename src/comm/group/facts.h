@@ -1,0 +1,44 @@
+// What ranks must know of each other's calls, and whether the calls fit.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/group/call.h"
+
+namespace tutti::comm {
+
+/// What of a rank's call others must know, as plain data.
+struct CallHeader {
+  static constexpr size_t kFileBytes = 96, kDims = 8;
+  Kind kind = Kind::barrier;
+  DType dtype = DType::f32;
+  Reduce op = Reduce::sum;
+  bool weighted = false;
+  int32_t root = 0;
+  uint32_t tensors = 0, dims = 0, line = 0;
+  double factor = 1;
+  int64_t bytes = 0;          // of the rank's stream
+  uint64_t sizes = 0;         // hash of the sizes of all tensors, where they must agree
+  int64_t shape[kDims] = {};  // of the first tensor
+  char file[kFileBytes] = {};
+};
+struct CallFacts {
+  CallHeader header;
+  std::vector<int64_t> in = {}, out = {};  // elements for, and from, each rank, where they may differ
+
+  /// In memory that others read: how much it takes, and there and back.
+  static size_t room(int size) { return sizeof(CallHeader) + 2 * static_cast<size_t>(size) * sizeof(int64_t); }
+  void write(std::byte* to, int size) const;
+  static CallFacts read(const std::byte* from, int size);
+};
+CallFacts facts_of(const Call& call, int rank, int size);
+std::string describe(const CallFacts& facts);
+
+/// What is wrong, naming two ranks and their calls, unless all calls are parts of one collective.
+std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, const std::vector<int>& ranks,
+                                         uint64_t sequence);
+
+}  // namespace tutti::comm

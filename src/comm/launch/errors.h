@@ -1,0 +1,14 @@
+// Errors on their way between processes: by the name of their class, and their text.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace tutti::comm {
+
+/// "" for classes that are not Tutti's.
+std::string class_of(const std::exception_ptr& error);
+/// Throws an error of that class, or a RankFailure that says whose error it was.
+[[noreturn]] void rethrow_as(const std::string& kind, int rank, const std::string& text);
+
+}  // namespace tutti::comm

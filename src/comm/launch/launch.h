@@ -1,0 +1,28 @@
+// How a process comes to be a rank.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <string>
+
+#include "comm/transport/transport.h"
+
+namespace tutti::comm {
+
+/// The calling rank's handle on the group of all ranks of a world, of threads or processes.
+template <class World>
+std::shared_ptr<RankGroup> make_handle(const std::shared_ptr<World>& world, int rank) {
+  std::vector<int> all(static_cast<size_t>(world->size()));
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_shared<RankGroup>(world->group(all, 0, 0), rank);
+}
+
+/// The world that mpirun, srun or the variables RANK and WORLD_SIZE say this process is a rank of; null: none. The
+/// first call meets the other ranks. See docs/collectives.md for the variables.
+std::shared_ptr<RankGroup> world_from_environment();
+
+/// What an error says, without the rank that Tutti's errors begin with.
+std::string text_of(const std::exception_ptr& error);
+
+}  // namespace tutti::comm

@@ -1,0 +1,123 @@
+#include "comm/transport/process_world.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/cores.h"
+#include "comm/transport/shm.h"
+
+namespace tutti::comm {
+namespace {
+
+int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
+
+}  // namespace
+
+void SharedWorld::fail(int rank, const std::string& error_kind, const std::string& error_text) {
+  uint32_t expected = 0;
+  if (!failing.compare_exchange_strong(expected, 1)) return;
+  failed_rank = rank;
+  error_kind.copy(kind, sizeof kind - 1);
+  error_text.copy(text, kText - 1);
+  failed.store(1);
+}
+
+ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size, std::chrono::milliseconds timeout)
+    : segment_(std::move(segment)),
+      name_(std::move(name)),
+      rank_(rank),
+      size_(size),
+      timeout_(timeout),
+      spin_(size <= static_cast<int>(process_cores().size())),
+      pidfds_(static_cast<size_t>(size), -1) {
+  shared().member(rank).pid.store(::getpid());
+}
+
+ProcessWorld::~ProcessWorld() {
+  for (int fd : pidfds_)
+    if (fd >= 0) ::close(fd);
+}
+
+std::exception_ptr ProcessWorld::failure() const {
+  SharedWorld& s = shared();
+  return std::make_exception_ptr(RankFailure(fmt::format("rank {} failed: {}", s.failed_rank, s.text), ""));
+}
+
+void ProcessWorld::check() const {
+  if (failed()) std::rethrow_exception(failure());
+}
+
+void ProcessWorld::watch() {
+  std::unique_lock lock(watching_, std::try_to_lock);
+  if (!lock) return;  // another thread is looking
+  std::vector<pollfd> polls;
+  std::vector<int> ranks;
+  for (int r = 0; r < size_; ++r) {
+    int& fd = pidfds_[static_cast<size_t>(r)];
+    SharedWorld::Member& member = shared().member(r);
+    if (r == rank_ || member.pid.load() == 0) continue;
+    if (fd < 0) {
+      fd = static_cast<int>(::syscall(SYS_pidfd_open, member.pid.load(), 0));
+      if (fd < 0 && errno == ESRCH && !member.ended.load())
+        fail(r, fmt::format("its process {} is no more", member.pid.load()));
+    }
+    if (fd < 0) continue;
+    polls.push_back({fd, POLLIN, 0});
+    ranks.push_back(r);
+  }
+  if (polls.empty() || ::poll(polls.data(), polls.size(), 0) <= 0) return;
+  for (size_t k = 0; k < polls.size(); ++k)
+    if (polls[k].revents && !has_ended(ranks[k]))
+      fail(ranks[k], fmt::format("its process {} was killed, or ended without leaving its world",
+                                 shared().member(ranks[k]).pid.load()));
+}
+
+void ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call) {
+  LastCall& last = shared().member(rank_).last;
+  uint64_t version = last.version.load(std::memory_order_relaxed);
+  last.version.store(version + 1);
+  last.group = group;
+  last.number = number;
+  last.when = now_ns();
+  last.known = true;
+  last.call = call;
+  last.version.store(version + 2);
+}
+
+std::string ProcessWorld::last_call(int rank, uint64_t group) const {
+  const LastCall& last = shared().member(rank).last;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    uint64_t version = last.version.load();
+    if (version % 2) continue;
+    CallFacts facts{last.call};
+    uint64_t of_group = last.group, number = last.number;
+    int64_t when = last.when;
+    bool known = last.known;
+    if (last.version.load() != version) continue;
+    if (!known) return "it has called nothing";
+    return fmt::format("its last call was collective {} of {} group, {}, {:.3g} s ago", number,
+                       of_group == group ? "this" : "another", describe(facts),
+                       1e-9 * static_cast<double>(now_ns() - when));
+  }
+  return "it is busy calling";
+}
+
+std::shared_ptr<ShmGroup> ProcessWorld::group(const std::vector<int>& ranks, uint64_t parent, uint64_t count) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+  auto& entry = groups_[{ranks, parent, count}];
+  if (auto group = entry.lock()) return group;
+  // The same on all members: they find each other's memory by it.
+  uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
+  for (int r : ranks) id = (id ^ static_cast<uint64_t>(r)) * 0x9E3779B97F4A7C15u + (id >> 31);
+  auto group = std::make_shared<ShmGroup>(shared_from_this(), ranks, id);
+  entry = group;
+  return group;
+}
+
+}  // namespace tutti::comm

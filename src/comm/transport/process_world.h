@@ -1,0 +1,94 @@
+// Ranks that are processes of one host: who they are, who of them has failed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "comm/event.h"
+#include "comm/group/facts.h"
+#include "comm/group/record.h"
+#include "comm/transport/segment.h"
+
+namespace tutti::comm {
+
+class ShmGroup;
+
+/// What a rank did last, for the others' error messages. Written by the rank, read while it may be written: a version
+/// that is odd or has changed says so.
+struct LastCall {
+  std::atomic<uint64_t> version{0};
+  uint64_t group = 0, number = 0;
+  int64_t when = 0;  // of the steady clock, which all processes of a host share
+  bool known = false;
+  CallHeader call = {};
+};
+
+/// In shared memory; all zeros is a good beginning.
+struct SharedWorld {
+  static constexpr size_t kText = 4096;
+  struct Member {
+    std::atomic<int32_t> pid{0};
+    std::atomic<uint32_t> ended{0};
+    LastCall last;
+  };
+  std::atomic<uint32_t> failing{0}, failed{0};
+  int32_t failed_rank = 0;
+  char kind[32] = {};  // of the error: its class
+  char text[kText] = {};
+
+  static size_t bytes(int size) { return sizeof(SharedWorld) + static_cast<size_t>(size) * sizeof(Member); }
+  Member& member(int rank) { return reinterpret_cast<Member*>(this + 1)[rank]; }
+  /// The first to say so is right.
+  void fail(int rank, const std::string& kind, const std::string& text);
+};
+
+class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
+ public:
+  /// `name` is the same for all ranks, and nobody else's.
+  ProcessWorld(Segment segment, std::string name, int rank, int size, std::chrono::milliseconds timeout);
+  ~ProcessWorld();
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  const std::string& name() const { return name_; }
+  bool spin() const { return spin_; }
+  SharedWorld& shared() const { return *reinterpret_cast<SharedWorld*>(segment_.data()); }
+
+  /// `kind`: the class of the error that the rank itself gets.
+  void fail(int rank, const std::string& text, const char* kind = "RankFailure") { shared().fail(rank, kind, text); }
+  bool failed() const { return shared().failed.load() != 0; }
+  std::exception_ptr failure() const;
+  void check() const;
+  void ended() { shared().member(rank_).ended.store(1); }
+  bool has_ended(int rank) const { return shared().member(rank).ended.load() != 0; }
+  /// Finds out whether a process is no more, and fails the world if it ended without saying so. Called while waiting.
+  void watch();
+
+  FlightRecord& record() { return record_; }
+  void note(uint64_t group, uint64_t number, const CallHeader& call);
+  /// "its last call here was ..., 2.1 s ago", of any rank.
+  std::string last_call(int rank, uint64_t group) const;
+
+  std::shared_ptr<ShmGroup> group(const std::vector<int>& ranks, uint64_t parent, uint64_t count);
+
+ private:
+  const Segment segment_;
+  const std::string name_;
+  const int rank_, size_;
+  const std::chrono::milliseconds timeout_;
+  const bool spin_;
+  FlightRecord record_;
+  std::mutex watching_;
+  std::vector<int> pidfds_;  // -1: not yet open
+  std::mutex mutex_;
+  std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, std::weak_ptr<ShmGroup>> groups_;
+};
+
+}  // namespace tutti::comm

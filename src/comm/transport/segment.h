@@ -1,0 +1,32 @@
+// Memory that processes of a host share.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace tutti::comm {
+
+/// Mapped for as long as this lives. New memory is zeros; pages that nobody touches cost nothing.
+class Segment {
+ public:
+  Segment() = default;
+  /// Without a name, for a process and those that it forks.
+  static Segment anonymous(size_t bytes);
+  /// By name: made by whoever comes first, the same for all. It stays until somebody calls remove().
+  static Segment named(const std::string& name, size_t bytes);
+  static void remove(const std::string& name);
+  /// All whose names start so: what processes that were killed left behind.
+  static void remove_all(const std::string& prefix);
+
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+  std::byte* data() const { return data_; }
+
+ private:
+  Segment(void* data, size_t bytes) : data_(static_cast<std::byte*>(data)), bytes_(bytes) {}
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tutti::comm

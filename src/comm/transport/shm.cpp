@@ -1,0 +1,385 @@
+#include "comm/transport/shm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tutti::comm {
+namespace {
+
+constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr auto kWatch = std::chrono::milliseconds(20);  // how often a rank that waits looks for dead processes
+
+std::string seconds(std::chrono::nanoseconds time) {
+  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
+}
+
+}  // namespace
+
+// ---- Memory
+
+size_t ShmGroup::area_bytes() const {
+  return aligned(sizeof(Counters)) + 2 * aligned(CallFacts::room(size())) + kParts * static_cast<size_t>(kPart);
+}
+std::byte* ShmGroup::area(int rank) const {
+  auto n = static_cast<size_t>(size());
+  return segment_.data() + aligned(sizeof(Shared)) + n * sizeof(RankSlots) + n * n * sizeof(Ring) +
+         static_cast<size_t>(rank) * area_bytes();
+}
+std::byte* ShmGroup::facts(int rank, uint64_t number) const {
+  return area(rank) + aligned(sizeof(Counters)) + number % 2 * aligned(CallFacts::room(size()));
+}
+std::byte* ShmGroup::part(int rank, uint64_t number) const {
+  return facts(rank, 0) + 2 * aligned(CallFacts::room(size())) + number % kParts * static_cast<size_t>(kPart);
+}
+
+ShmGroup::ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, uint64_t id)
+    : Transport(std::move(ranks)), world_(std::move(world)), id_(id) {
+  auto mine = std::find(this->ranks().begin(), this->ranks().end(), world_->rank());
+  if (mine == this->ranks().end()) return;  // not a member: knows the names only
+  me_ = static_cast<int>(mine - this->ranks().begin());
+  auto n = static_cast<size_t>(size());
+  segment_name_ = fmt::format("{}-{:016x}", world_->name(), id);
+  segment_ = Segment::named(segment_name_,
+                            aligned(sizeof(Shared)) + n * (sizeof(RankSlots) + n * sizeof(Ring) + area_bytes()));
+  auto* slots = reinterpret_cast<RankSlots*>(segment_.data() + aligned(sizeof(Shared)));
+  if (size() > 1 && size() <= kSmallRanks) slots_ = Slots(slots, size());
+  messages_ = std::make_unique<RingMessages>(reinterpret_cast<Ring*>(slots + n), this->ranks(), me_);
+  // When all have it, nobody needs the name any more, and nothing is left behind whatever happens.
+  if (reinterpret_cast<Shared*>(segment_.data())->attached.fetch_add(1) + 1 == n) Segment::remove(segment_name_);
+}
+
+ShmGroup::~ShmGroup() {
+  {
+    std::lock_guard lock(queue_mutex_);
+    stop_ = true;
+  }
+  queue_changed_.notify_all();
+  if (me_ >= 0) event().notify();
+  if (worker_.joinable()) worker_.join();
+  if (carrier_.joinable()) carrier_.join();
+}
+
+std::shared_ptr<Transport> ShmGroup::subgroup(int rank, const std::vector<int>& members) {
+  std::vector<int> global;
+  for (int m : members) global.push_back(ranks()[static_cast<size_t>(m)]);
+  uint64_t count = 0;
+  if (std::count(members.begin(), members.end(), rank)) {
+    std::lock_guard lock(subgroups_mutex_);
+    count = subgroups_[members]++;
+  }
+  return world_->group(global, id_, count);
+}
+
+// ---- Waiting
+
+void ShmGroup::time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+  int me = world_->rank();
+  std::string text =
+      fmt::format("rank {} waited {} in collective {}, {}:", me, seconds(timeout), number, comm::describe(call));
+  for (int k = 0; k < size(); ++k) {
+    if (counters(k).calls.load() > number) continue;
+    int rank = ranks()[static_cast<size_t>(k)];
+    text += fmt::format("\n  rank {} did not come; {}", rank, world_->last_call(rank, id_));
+    if (world_->has_ended(rank)) text += "; it has ended";
+  }
+  world_->fail(me, text, "TimeoutError");
+  event().notify();
+  tutti::fail<TimeoutError>("", "{}", text);
+}
+
+template <class Ready>
+void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+  auto come = [&] { return ready() || world_->failed(); };
+  if (!Event::look(world_->spin(), come)) {
+    auto deadline = Clock::now() + timeout;
+    while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, come)) {
+      world_->watch();
+      for (int k = 0; k < size(); ++k) {
+        int rank = ranks()[static_cast<size_t>(k)];
+        // In this order, since a rank counts its call before it ends.
+        if (world_->has_ended(rank) && counters(k).calls.load() <= number)
+          world_->fail(rank, fmt::format("it ended without taking part in collective {} of a group of {}, which others "
+                                         "wait for: {}",
+                                         number, size(), comm::describe(call)));
+      }
+      if (Clock::now() >= deadline && !come()) time_out(call, number, timeout);
+    }
+  }
+  if (!ready()) world_->check();
+}
+
+void ShmGroup::await(std::atomic<uint64_t> Counters::* counter, uint64_t value, const Call& call, uint64_t number,
+                     std::chrono::milliseconds timeout) {
+  int first = 0;
+  await(
+      [&] {
+        while (first < size() && (counters(first).*counter).load() >= value) ++first;
+        return first == size();
+      },
+      call, number, timeout);
+}
+
+// ---- Collectives
+
+void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
+  world_->check();
+  uint64_t number = next_++;
+  CallFacts mine = facts_of(call, me_, size());
+  uint64_t entry = world_->record().begin(id_, number, call);
+  world_->note(id_, number, mine.header);
+  counters(me_).calls.store(next_);
+  bool done = false;
+  if (slots_) {
+    if (auto shape = small_shape(call, me_, size())) {
+      slots_.publish_small(me_, number, call, *shape);
+      event().notify();
+      int first = 0;
+      await(
+          [&] {
+            first = slots_.missing(number, first);
+            return first == size();
+          },
+          call, number, timeout);
+      done = slots_.finish(me_, number, call, *shape);
+    } else {
+      slots_.publish_long(me_, number);
+      event().notify();
+    }
+  }
+  if (!done) execute_long(call, number, timeout);
+  world_->record().end(entry);
+}
+
+void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+  uint64_t k = next_long_++;
+  facts_of(call, me_, size()).write(facts(me_, k), size());
+  counters(me_).facts.store(k + 1);
+  event().notify();
+  await(&Counters::facts, k + 1, call, number, timeout);
+  std::vector<CallFacts> calls;
+  for (int r = 0; r < size(); ++r) calls.push_back(CallFacts::read(facts(r, k), size()));
+  if (auto mismatch = find_mismatch(calls, ranks(), number))
+    tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
+  move(call, calls, number, timeout);
+}
+
+void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number,
+                    std::chrono::milliseconds timeout) {
+  Streams s = plan_streams(call, me_, calls);
+  s.reduction.factors = s.factors;
+  int64_t most = *std::max_element(s.bytes.begin(), s.bytes.end()), parts = (most + kPart - 1) / kPart;
+  for (int64_t i = 0; i < parts; ++i) {
+    if (i == 0) write_part(s, 0);
+    if (i + 1 < parts) write_part(s, i + 1);
+    await(&Counters::parts, next_part_ + static_cast<uint64_t>(i) + 1, call, number, timeout);
+    read_part(s, i);
+  }
+  next_part_ += static_cast<uint64_t>(parts);
+}
+
+void ShmGroup::write_part(const Streams& s, int64_t index) {
+  uint64_t number = next_part_ + static_cast<uint64_t>(index);
+  int64_t begin = index * kPart, end = begin + kPart, at = 0;
+  auto element = static_cast<int64_t>(size_of(s.reduction.dtype));
+  for (const Piece& p : s.give) {
+    int64_t bytes = p.count * element, lo = std::max(begin, at), hi = std::min(end, at + bytes);
+    if (lo < hi)
+      std::memcpy(part(me_, number) + (lo - begin), static_cast<const std::byte*>(p.data) + (lo - at),
+                  static_cast<size_t>(hi - lo));
+    at += bytes;
+  }
+  counters(me_).parts.store(number + 1);
+  event().notify();
+}
+
+void ShmGroup::read_part(const Streams& s, int64_t index) {
+  uint64_t number = next_part_ + static_cast<uint64_t>(index);
+  int64_t begin = index * kPart, end = begin + kPart;
+  for (const Streams::Copy& c : s.copies) {
+    int64_t lo = std::max(begin, c.offset), hi = std::min(end, c.offset + c.bytes);
+    if (lo < hi) std::memcpy(c.to + (lo - c.offset), part(c.from, number) + (lo - begin), static_cast<size_t>(hi - lo));
+  }
+  auto element = static_cast<int64_t>(size_of(s.reduction.dtype));
+  std::vector<const void*> sources(static_cast<size_t>(size()));
+  for (const Streams::Combine& c : s.combines) {
+    int64_t lo = std::max(begin, c.offset), hi = std::min(end, c.offset + c.count * element);
+    if (lo >= hi) continue;
+    for (int r = 0; r < size(); ++r) sources[static_cast<size_t>(r)] = part(r, number) + (lo - begin);
+    sources[static_cast<size_t>(me_)] = c.mine + (lo - c.offset);
+    void* target = c.to + (lo - c.offset);
+    reduce_into(s.reduction, sources, {&target, 1}, (hi - lo) / element);
+  }
+}
+
+void ShmGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
+  bool queued = false;
+  {
+    std::lock_guard lock(queue_mutex_);
+    queued = busy_ || !queue_.empty();  // asynchronous calls that came before
+  }
+  if (!queued) {
+    std::lock_guard lock(executing_);
+    return execute(call, timeout);
+  }
+  auto work = std::make_shared<WorkState>();
+  work->timeout = timeout;
+  start(rank, std::move(call), work);
+  wait(*work, Clock::now() + timeout, false);
+  if (work->error()) std::rethrow_exception(work->error());
+}
+
+void ShmGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
+  world_->check();
+  work->rank = rank;
+  std::lock_guard lock(queue_mutex_);
+  queue_.push_back({std::move(call), work});
+  if (!worker_.joinable()) worker_ = std::thread([this] { this->work(); });
+  queue_changed_.notify_all();
+}
+
+void ShmGroup::work() {
+  std::unique_lock lock(queue_mutex_);
+  while (true) {
+    queue_changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      std::lock_guard executing(executing_);
+      execute(next.call, next.work->timeout);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    next.work->complete(std::move(error));
+    next = {};
+    lock.lock();
+    busy_ = false;
+    queue_changed_.notify_all();
+  }
+}
+
+bool ShmGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
+  if (work.is_message) return wait_message(work, deadline, give_up);
+  // What the worker carries out ends by itself, well or not.
+  std::unique_lock lock(queue_mutex_);
+  auto settled = [&] { return work.settled(); };
+  if (give_up) return queue_changed_.wait_until(lock, deadline, settled);
+  queue_changed_.wait(lock, settled);
+  return true;
+}
+
+bool ShmGroup::cancel(WorkState& work) {
+  auto cancelled = [] { return std::make_exception_ptr(CancelledError("this work was cancelled", "Work::cancel")); };
+  if (work.is_message) {
+    if (!messages_->withdraw(work, false)) return false;
+    work.complete(cancelled());
+    return true;
+  }
+  std::string call;
+  {
+    std::lock_guard lock(queue_mutex_);
+    auto mine = std::find_if(queue_.begin(), queue_.end(), [&](const Queued& q) { return q.work.get() == &work; });
+    if (mine == queue_.end()) return false;  // others may be reading it already
+    call = comm::describe(mine->call);
+    queue_.erase(mine);
+  }
+  work.complete(cancelled());
+  world_->fail(world_->rank(), fmt::format("it cancelled {}", call));
+  event().notify();
+  return true;
+}
+
+// ---- Messages
+
+void ShmGroup::started_message(WorkState& work, int rank, int peer) {
+  work.rank = rank;
+  work.peer = peer;
+  work.is_message = true;
+}
+
+void ShmGroup::move_messages() {
+  while (messages_->progress()) event().notify();
+  std::lock_guard lock(queue_mutex_);
+  if (!messages_->pending() || carrier_.joinable()) return queue_changed_.notify_all();
+  carrier_ = std::thread([this] {
+    std::unique_lock lock(queue_mutex_);
+    while (!stop_) {
+      queue_changed_.wait(lock, [&] { return stop_ || messages_->pending(); });
+      lock.unlock();
+      event().wait(Clock::now() + kWatch, false, [&] {
+        bool moved = false;
+        while (messages_->progress()) moved = true;
+        if (moved) event().notify();
+        return moved || world_->failed();
+      });
+      world_->watch();
+      if (world_->failed())
+        for (auto& work : messages_->withdraw_all()) work->complete(world_->failure());
+      lock.lock();
+      queue_changed_.notify_all();
+    }
+  });
+}
+
+void ShmGroup::start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
+  world_->check();
+  started_message(*work, rank, to);
+  world_->note(id_, next_, facts_of(call, me_, size()).header);
+  messages_->send(to, tag, std::move(call), work);
+  move_messages();
+}
+
+void ShmGroup::start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
+  world_->check();
+  started_message(*work, rank, from);
+  world_->note(id_, next_, facts_of(call, me_, size()).header);
+  messages_->receive(from, tag, std::move(call), work);
+  move_messages();
+}
+
+bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool give_up) {
+  int peer = work.peer < 0 ? -1 : ranks()[static_cast<size_t>(work.peer)], me = world_->rank();
+  auto ready = [&] {
+    while (messages_->progress()) event().notify();
+    return work.settled() || world_->failed();
+  };
+  bool ended = false;
+  while (!event().wait(std::min(deadline, Clock::now() + kWatch), world_->spin(), ready)) {
+    world_->watch();
+    ended = peer >= 0 && world_->has_ended(peer);
+    if (ended) {  // what it sent before is still there
+      while (messages_->progress(true)) event().notify();
+      ended = !work.settled();
+    }
+    if (work.settled()) return true;
+    if (ended || world_->failed() || Clock::now() >= deadline) break;
+  }
+  if (work.settled()) return true;
+  if (give_up && !ended && !world_->failed()) return false;
+  auto mine = messages_->withdraw(work, true);
+  if (!mine) {  // completed by another thread this very moment
+    event().wait(Clock::time_point::max(), false, [&] { return work.settled(); });
+    return true;
+  }
+  if (ended)
+    world_->fail(peer, fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending", me,
+                                   mine->sends ? "sends" : "waits for", mine->call));
+  if (world_->failed()) {
+    work.complete(world_->failure());
+    return true;
+  }
+  std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout),
+                                 peer < 0 ? "any rank" : fmt::format("rank {}", peer),
+                                 mine->sends ? "receive what it sends" : "send", mine->call);
+  work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
+  world_->fail(me, text, "TimeoutError");
+  event().notify();
+  return true;
+}
+
+}  // namespace tutti::comm

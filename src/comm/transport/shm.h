@@ -1,0 +1,99 @@
+// Ranks that are processes of one host: what they give goes through memory that they share.
+//
+// Note [Collectives of processes]
+// Small ones take the way of Note [Small collectives]. For others the ranks first tell each other the facts of their
+// calls, and see whether they fit. Then each rank copies its stream (see streams.h), a part at a time, into its part of
+// the shared memory, and takes what it needs from the others' parts. A part is written while the one before is being
+// read, so there are three: who has written part k has read part k-2, and part k+1 goes where part k-2 was. Nobody
+// touches another's own memory, so a rank can leave at any moment.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+#include "comm/transport/process_world.h"
+#include "comm/transport/ring.h"
+#include "comm/transport/small.h"
+#include "comm/transport/streams.h"
+#include "comm/transport/transport.h"
+
+namespace tutti::comm {
+
+class ShmGroup : public Transport {
+ public:
+  ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, uint64_t id);
+  ~ShmGroup() override;
+  const char* name() const override { return "shm"; }
+  std::chrono::milliseconds timeout() const override { return world_->timeout(); }
+
+  void run(int rank, Call call, std::chrono::milliseconds timeout) override;
+  void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
+  bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
+  bool cancel(WorkState& work) override;
+  void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
+  void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
+  std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
+
+ private:
+  static constexpr int64_t kPart = 128 << 10;  // bytes
+  static constexpr uint64_t kParts = 3;
+  struct Shared {
+    std::atomic<uint32_t> attached{0};
+    Event event;
+  };
+  struct alignas(64) Counters {
+    std::atomic<uint64_t> calls{0};  // that the rank has begun
+    std::atomic<uint64_t> facts{0};  // that it has told
+    std::atomic<uint64_t> parts{0};  // that it has written
+  };
+  struct Queued {
+    Call call;
+    std::shared_ptr<WorkState> work;
+  };
+
+  size_t area_bytes() const;
+  std::byte* area(int rank) const;
+  Counters& counters(int rank) const { return *reinterpret_cast<Counters*>(area(rank)); }
+  std::byte* facts(int rank, uint64_t number) const;
+  std::byte* part(int rank, uint64_t number) const;
+  Event& event() const { return reinterpret_cast<Shared*>(segment_.data())->event; }
+
+  /// One call at a time.
+  void execute(const Call& call, std::chrono::milliseconds timeout);
+  void execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  void move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number, std::chrono::milliseconds timeout);
+  void write_part(const Streams& s, int64_t index);
+  void read_part(const Streams& s, int64_t index);
+  /// Waits until all ranks' counters are at least `value`; throws what is in the way.
+  void await(std::atomic<uint64_t> Counters::* counter, uint64_t value, const Call& call, uint64_t number,
+             std::chrono::milliseconds timeout);
+  template <class Ready>
+  void await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  [[noreturn]] void time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  void work();
+  bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
+  void started_message(WorkState& work, int rank, int peer);
+  void move_messages();
+
+  const std::shared_ptr<ProcessWorld> world_;
+  const uint64_t id_;
+  int me_ = -1;
+  Segment segment_;
+  std::string segment_name_;
+  Slots slots_;
+  uint64_t next_ = 0, next_long_ = 0, next_part_ = 0;
+
+  std::mutex executing_;
+  std::mutex queue_mutex_;
+  std::condition_variable queue_changed_;
+  std::deque<Queued> queue_;
+  bool busy_ = false, stop_ = false;
+  std::thread worker_;  // carries out asynchronous collectives; started with the first
+  std::unique_ptr<RingMessages> messages_;
+  std::thread carrier_;  // moves messages that nobody waits for; started with the first
+  std::mutex subgroups_mutex_;
+  std::map<std::vector<int>, uint64_t> subgroups_;
+};
+
+}  // namespace tutti::comm

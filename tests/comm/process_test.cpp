@@ -1,0 +1,259 @@
+// Ranks that are processes of a host: kills, ends, timeouts, what is left behind, and worlds from the environment.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "tests/comm/ways.h"
+#include "tests/support/expect.h"
+#include "tutti/comm.h"
+
+#ifndef TUTTI_SANITIZE_THREAD
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+using namespace test;  // NOLINT
+using Clock = std::chrono::steady_clock;
+
+void spawn(int n, const std::function<void()>& body) { spawn_checked_processes(n, body, {}); }
+
+int64_t shared_files() {
+  int64_t count = 0;
+  std::string prefix = "tutti-" + std::to_string(::getpid());
+  for (auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    count += entry.path().filename().string().starts_with(prefix);
+  return count;
+}
+
+TEST(Processes, AKilledRankFailsTheOthersAtOnce) {
+  auto text = message_of<RankFailure>([] {
+    spawn(4, [] {
+      Tensor x = ones({100});
+      for (int i = 0; i < 10; ++i) all_reduce(x, {.op = Reduce::max});
+      if (rank() == 2) ::kill(::getpid(), SIGKILL);
+      auto begin = Clock::now();
+      EXPECT_THAT(message_of<RankFailure>([&] { all_reduce(x); }), HasSubstr("rank 2 failed: its process"));
+      EXPECT_LT(Clock::now() - begin, 1s);  // a tenth of that is promised where cores are free
+      EXPECT_THROW(barrier(), RankFailure);
+    });
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 2 failed: its process"), HasSubstr("killed")));
+  EXPECT_EQ(shared_files(), 0);
+}
+
+TEST(Processes, AreKilledInTheMiddleOfLargeCollectives) {
+  for (int round = 0; round < 5; ++round)
+    EXPECT_THROW(spawn(3,
+                       [&] {
+                         Tensor x = ones({3'000'000});
+                         std::thread killer;
+                         if (rank() == round % 3)
+                           killer = std::thread([&] {
+                             std::this_thread::sleep_for(std::chrono::milliseconds(5 * round));
+                             ::kill(::getpid(), SIGKILL);
+                           });
+                         EXPECT_THROW(
+                             {
+                               while (true) all_reduce(x, {.op = Reduce::max});
+                             },
+                             RankFailure);
+                         if (killer.joinable()) killer.join();
+                       }),
+                 RankFailure);
+}
+
+TEST(Processes, ErrorsKeepClassRankAndText) {
+  auto text = message_of<IndexError>([] {
+    spawn(3, [] {
+      barrier();
+      if (rank() == 1) throw IndexError("this one");
+      EXPECT_THAT(message_of<RankFailure>([] { barrier(); }), HasSubstr("rank 1 failed: this one"));
+    });
+  });
+  EXPECT_EQ(text, "[rank 1] this one");
+  text = message_of<RankFailure>([] {
+    spawn(2, [] {
+      if (rank() == 1) throw std::out_of_range("plain");
+      EXPECT_THROW(barrier(), RankFailure);
+    });
+  });
+  EXPECT_EQ(text, "rank 1 failed: plain");
+  text = message_of<RankFailure>([] { spawn(2, [] { ::_exit(rank() ? 3 : 0); }); });
+  EXPECT_THAT(text, HasSubstr("before its body did"));
+}
+
+TEST(Processes, MismatchesNameBothCalls) {
+  spawn(2, [] {
+    auto differ = [](const std::function<void()>& one, const std::function<void()>& two) {
+      return message_of<MismatchError>(rank() == 0 ? one : two);
+    };
+    EXPECT_THAT(differ([] { all_reduce(ones({2, 3})); }, [] { broadcast(ones({2, 3})); }),
+                AllOf(HasSubstr("ranks disagree in collective 0 of their group: they are different collectives"),
+                      HasSubstr("rank 0: all_reduce(f32[2, 3], sum) at process_test.cpp:"),
+                      HasSubstr("rank 1: broadcast(f32[2, 3], root 0) at process_test.cpp:")));
+    EXPECT_THAT(differ([] { all_reduce(ones({200'000})); }, [] { all_reduce(ones({200'001})); }),
+                HasSubstr("the shapes differ"));
+    EXPECT_THAT(differ([] { all_gather(TensorList{ones({2}), ones({2})}, ones({2})); },
+                       [] { all_gather(TensorList{ones({2}), ones({3})}, ones({3})); }),
+                HasSubstr("rank 1 gives 3 elements where rank 0 takes 2"));
+    Tensor x = ones({5});  // and all goes on
+    all_reduce(x);
+    EXPECT_EQ(x[4].item<double>(), 2);
+  });
+}
+
+TEST(Processes, ATimeoutSaysWhoDidNotCome) {
+  auto text = message_of<TimeoutError>([] {
+    spawn(3, [] {
+      barrier();
+      if (rank() != 2) all_reduce(ones({4}), {.timeout = 100ms});
+      std::this_thread::sleep_for(300ms);
+    });
+  });
+  EXPECT_THAT(text, testing::ContainsRegex("rank [01] waited 0.1 s in collective 1, all_reduce\\(f32\\[4\\], sum\\) at "
+                                           "process_test.cpp:"));
+  EXPECT_THAT(text, HasSubstr("rank 2 did not come; its last call was collective 0 of this group, barrier at "
+                              "process_test.cpp"));
+}
+
+TEST(Processes, ARankThatEndsIsNotWaitedFor) {
+  auto text = message_of<RankFailure>([] {
+    spawn(3, [] {
+      if (rank() != 1) barrier();
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("rank 1 failed: it ended without taking part in collective 0 of a group of 3"));
+  text = message_of<RankFailure>([] {
+    spawn(2, [] {
+      if (rank() == 0) recv(ones({1}), 1);
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("rank 1 failed: it ended without sending what rank 0 waits for: recv(f32[1]) at"));
+}
+
+TEST(Processes, MessagesTimeOutAndAreCancelled) {
+  auto text = message_of<TimeoutError>([] {
+    spawn(2, [] {
+      if (rank() == 1) std::this_thread::sleep_for(300ms);
+      if (rank() == 0) send(ones({100'000}), 1, {.timeout = 50ms});  // more than fits between them
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("rank 0 waited 0.05 s for rank 1 to receive what it sends: send(f32[100000]) at"));
+  spawn(2, [] {
+    Tensor x = ones({4});
+    if (rank() == 0) {
+      Work never = recv_async(x, 1, {.tag = 9});
+      EXPECT_FALSE(never.wait_for(30ms));
+      EXPECT_TRUE(never.cancel());
+      EXPECT_THROW(never.wait(), CancelledError);
+    }
+    barrier();
+    Work work = barrier_async();
+    work.wait();
+    EXPECT_FALSE(work.cancel());
+  });
+}
+
+// Descriptors, threads and shared files are back where they were.
+TEST(Processes, GroupsComeAndGoThousandsOfTimes) {
+  spawn(3, [] {
+    auto count = [](const char* folder) {
+      return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+    };
+    barrier();
+    auto descriptors = count("/proc/self/fd"), threads = count("/proc/self/task");
+    for (int round = 0; round < 1000; ++round) {
+      Group group = world().subgroup({2, 0, 1});
+      Tensor x = full({3}, rank());
+      all_reduce(x, {.group = group});
+      ASSERT_EQ(x[0].item<double>(), 3);
+      if (round % 100 == 0) all_reduce_async(x, {.group = group}).wait();
+    }
+    EXPECT_EQ(count("/proc/self/fd"), descriptors);
+    EXPECT_EQ(count("/proc/self/task"), threads);
+  });
+  EXPECT_EQ(shared_files(), 0);
+}
+
+// What mpirun and its like do: processes that have nothing in common but their environment.
+void start_with(const std::vector<std::vector<std::pair<std::string, std::string>>>& environments,
+                const std::function<void()>& body) {
+  std::vector<pid_t> children;
+  for (auto& variables : environments) {
+    pid_t pid = ::fork();
+    if (pid == 0) {
+      for (auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+      try {
+        body();
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << e.what();
+      }
+      std::fflush(nullptr);
+      std::exit(testing::Test::HasFailure() ? 1 : 0);  // as if main had returned
+    }
+    children.push_back(pid);
+  }
+  for (pid_t pid : children) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+uint16_t free_port() { return TcpStore({.serve = true}).port(); }
+
+void all_reduce_as(int n) {
+  EXPECT_EQ(world_size(), n);
+  EXPECT_EQ(world().transport(), "shm");
+  Tensor x = full({50'000}, rank() + 1);
+  all_reduce(x);
+  EXPECT_TRUE(equal(x, full({50'000}, n * (n + 1) / 2)));
+  Tensor a = rand({1}), b = a.clone();
+  broadcast(b);
+  EXPECT_EQ(rank() == 0, equal(a, b)) << "ranks have random numbers of their own";
+}
+
+TEST(Environment, RankAndWorldSize) {
+  std::string port = std::to_string(free_port());
+  std::vector<std::vector<std::pair<std::string, std::string>>> environments;
+  for (int r = 0; r < 3; ++r)
+    environments.push_back({{"RANK", std::to_string(r)},
+                            {"WORLD_SIZE", "3"},
+                            {"MASTER_ADDR", "127.0.0.1"},
+                            {"MASTER_PORT", port},
+                            {"TUTTI_SECRET", "for this job"}});
+  start_with(environments, [] { all_reduce_as(3); });
+}
+
+TEST(Environment, OpenMpiAndSlurm) {
+  for (auto [rank, size, job] : {std::array{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"},
+                                 std::array{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"}}) {
+    std::vector<std::vector<std::pair<std::string, std::string>>> environments;
+    for (int r = 0; r < 2; ++r)
+      environments.push_back({{rank, std::to_string(r)}, {size, "2"}, {job, "test-" + std::to_string(::getpid())}});
+    start_with(environments, [] { all_reduce_as(2); });
+  }
+}
+
+TEST(Environment, WhatMakesNoSenseIsSaid) {
+  using testing::ContainsRegex;
+  auto says = [](std::vector<std::pair<std::string, std::string>> variables, const char* text) {
+    start_with({variables}, [&] { EXPECT_THAT(message_of<ValueError>([] { world(); }), ContainsRegex(text)); });
+  };
+  says({{"RANK", "one"}, {"WORLD_SIZE", "2"}}, "the environment variable RANK is 'one', which is not a whole number");
+  says({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK is 2 and WORLD_SIZE is 2: ranks are numbered from 0");
+  says({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "nothing says where they meet: set MASTER_ADDR and MASTER_PORT");
+  says({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}}, "MASTER_PORT does not name a port");
+}
+
+}  // namespace
+}  // namespace tutti
+
+#endif
