@@ -95,23 +95,23 @@ TEST(State, GivesBackEveryDtype) {
 enum class Colour : uint8_t { red, green = 200 };
 struct Inner {
   int16_t small = 0;
-  Tensor tensor;
+  Tensor tensor = {};
   TUTTI_FIELDS(small, tensor)
 };
 struct Everything {
-  std::optional<double> some, none;
-  std::optional<Tensor> undefined;
-  std::optional<std::optional<int>> nested;
-  std::pair<int, std::string> pair;
-  std::tuple<bool, float, std::vector<Inner>> tuple;
+  std::optional<double> some = {}, none = {};
+  std::optional<Tensor> undefined = {};
+  std::optional<std::optional<int>> nested = {};
+  std::pair<int, std::string> pair = {};
+  std::tuple<bool, float, std::vector<Inner>> tuple = {};
   std::array<double, 2> array = {};
-  std::variant<int, std::string, Inner> variant, other;
-  std::map<int, Tensor> numbered;
-  std::unordered_map<std::string, Inner> named;
-  std::vector<bool> flags;
+  std::variant<int, std::string, Inner> variant = {}, other = {};
+  std::map<int, Tensor> numbered = {};
+  std::unordered_map<std::string, Inner> named = {};
+  std::vector<bool> flags = {};
   uint64_t seed = 0;
   Colour colour = Colour::red;
-  Value any;
+  Value any = {};
   TUTTI_FIELDS(some, none, undefined, nested, pair, tuple, array, variant, other, numbered, named, flags, seed, colour,
                any)
 };
