@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "flags.h"
+#include "learned.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -85,6 +86,7 @@ int main(int argc, char** argv) {
   optim::AdamW adam(gpt.parameters(), {.lr = 2e-3, .beta2 = 0.99, .weight_decay = 0.01});
   optim::Scheduler schedule(adam, optim::warmup(std::max<int64_t>(1, steps / 20)) * optim::cosine(steps, 0.1));
 
+  Learned learned;
   Progress bar(steps, {.label = "reading"});
   for (int64_t step = 0; step < steps;) {
     for (auto& [now, next] : loader) {
@@ -94,10 +96,11 @@ int main(int argc, char** argv) {
       optim::clip_grad_norm_(gpt.parameters(), 1.0);
       adam.step();
       schedule.step();
-      bar.step({{"loss", loss.item<double>()}});
+      bar.step({{"loss", learned.add(loss.item<double>())}});
       if (++step == steps) break;
     }
   }
   bar.finish();
   std::printf("\n%s\n", write(gpt, letters, "// ", length).c_str());
+  return learned.status();
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "flags.h"
+#include "learned.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -49,15 +50,18 @@ int main(int argc, char** argv) {
   Tensor axis = f64_leaf(tensor(1.0)), e = f64_leaf(tensor(0.1)), phase = f64_leaf(tensor(0.0));
   optim::Adam adam({axis, e, phase}, {.lr = 0.02});
   optim::Scheduler schedule(adam, optim::cosine(steps));
+  Learned learned;
   for (int64_t step = 1; step <= steps; ++step) {
     Tensor loss = mse_loss(positions(times, axis, e, phase), seen);
     adam.zero_grad();
     loss.backward();
     adam.step();
     schedule.step();
+    double error = std::sqrt(learned.add(loss.item<double>()));
     if (step % 50 == 0 || step == steps)
-      std::printf("step %3ld   error %.5f   axis %.3f   eccentricity %.3f   phase %.3f\n", long(step),
-                  std::sqrt(loss.item<double>()), axis.item<double>(), e.item<double>(), phase.item<double>());
+      std::printf("step %3ld   error %.5f   axis %.3f   eccentricity %.3f   phase %.3f\n", long(step), error,
+                  axis.item<double>(), e.item<double>(), phase.item<double>());
   }
   std::printf("the truth:               axis 1.520   eccentricity 0.350   phase 0.800\n");
+  return learned.status();
 }

@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   optim::AdamW adam(net.parameters(), {.lr = 2e-3, .weight_decay = 0.01});
   optim::Scheduler schedule(adam, optim::one_cycle(steps));
 
+  double begin = accuracy(net, test), end = begin;
   int64_t step = 0;
   while (step < steps) {
     Progress bar(std::min(int64_t(loader.size()), steps - step),
@@ -59,9 +60,11 @@ int main(int argc, char** argv) {
       if (++step == steps) break;
     }
     bar.finish();
-    std::printf("accuracy %.1f %% on 1000 digits it has not seen\n", accuracy(net, test) * 100);
+    end = accuracy(net, test);
+    std::printf("accuracy %.1f %% on 1000 digits it has not seen\n", end * 100);
   }
   std::string mistakes;
   accuracy(net, test, &mistakes);
   if (!mistakes.empty()) std::printf("read wrong:%s\n", mistakes.c_str());
+  return end > begin ? 0 : 1;
 }

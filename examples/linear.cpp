@@ -20,4 +20,5 @@ int main() {
     }
   }
   std::printf("w = %s, b = %s\n", to_string(w).c_str(), to_string(b).c_str());
+  return allclose(w, tensor({1.0, -2.0, 3.0}), 1e-3) ? 0 : 1;
 }

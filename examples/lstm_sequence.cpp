@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "flags.h"
+#include "learned.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -11,6 +12,7 @@ struct Batch {
   Tensor bits;     // f32 [time, batch, 2]: one bit of each number
   Tensor sum;      // f32 [time, batch]
   Tensor lengths;  // i64 [batch]
+  TUTTI_FIELDS(bits, sum, lengths)
 };
 
 Batch make_batch(int64_t size, int64_t shortest, int64_t longest) {
@@ -54,6 +56,7 @@ int main(int argc, char** argv) {
   Adder adder;
   optim::Adam adam(adder.parameters(), {.lr = 1e-2});
   optim::Scheduler schedule(adam, optim::cosine(steps));
+  Learned learned;
   Progress bar(steps, {.label = "learning to add"});
   for (int64_t step = 0; step < steps; ++step) {
     Batch batch = make_batch(64, 2, 12);
@@ -64,7 +67,7 @@ int main(int argc, char** argv) {
     optim::clip_grad_norm_(adder.parameters(), 1.0);
     adam.step();
     schedule.step();
-    bar.step({{"loss", loss.item<double>()}});
+    bar.step({{"loss", learned.add(loss.item<double>())}});
   }
   bar.finish();
 
@@ -77,4 +80,5 @@ int main(int argc, char** argv) {
                 number(test.bits.select(2, 1).select(1, i)).c_str(), number(guess.select(1, i)).c_str(),
                 right[i].item<bool>() ? "right" : "wrong");
   std::printf("%.1f %% of 500 sums of 40 bits are right in every bit\n", right.to(f32).mean().item<double>() * 100);
+  return learned.status();
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "flags.h"
+#include "learned.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -13,6 +14,7 @@ struct Batch {
   Tensor played, offsets;  // songs of all listeners one after the other, and where each listener's begin
   Tensor offered;          // [listeners]: a song
   Tensor liked;            // f32 [listeners]: whether she liked it
+  TUTTI_FIELDS(played, offsets, offered, liked)
 };
 
 // Every listener has one genre at heart. Songs within a genre are played as in life: a few of them most of the time.
@@ -49,6 +51,7 @@ int main(int argc, char** argv) {
   Recommender model;
   std::printf("%s\n", to_string(model).c_str());
   optim::SparseAdam adam(model.parameters(), {.lr = 0.02});
+  Learned learned;
   Progress bar(steps, {.label = "listening"});
   int64_t rows = 0;
   for (int64_t step = 0; step < steps; ++step) {
@@ -58,7 +61,7 @@ int main(int argc, char** argv) {
     loss.backward();
     adam.step();
     rows += batch.played.numel() + batch.offered.numel();
-    bar.step({{"loss", loss.item<double>()}});
+    bar.step({{"loss", learned.add(loss.item<double>())}});
   }
   bar.finish();
   std::printf("a step touched at most %ld of %ld rows\n", long(rows / steps), long(2 * kSongs));
@@ -74,4 +77,5 @@ int main(int argc, char** argv) {
   for (int64_t s : topk(scores, 5).indices.to_vector<int64_t>())
     std::printf("  song %ld (genre %ld)", long(s), long(s % kGenres));
   std::printf("\n");
+  return learned.status();
 }

@@ -18,6 +18,7 @@ struct Net : nn::Module<Net> {
 // Points of four kinds, each around a corner of its own.
 struct Batch {
   Tensor x, y;
+  TUTTI_FIELDS(x, y)
 };
 Batch make_batch(int64_t size) {
   Tensor y = randint(0, 4, {size});
@@ -53,7 +54,7 @@ void hooks() {
   watch.remove();
 }
 
-void groups_and_averages() {
+bool groups_and_averages() {
   Net net;
   optim::SGD sgd({{net.body.parameters(), {.lr = 0.01, .momentum = 0.9}}, {net.head.parameters(), {.lr = 0.1}}});
   optim::Scheduler schedule(sgd, optim::warmup(10) * optim::cosine(100));
@@ -71,9 +72,10 @@ void groups_and_averages() {
   auto [x, y] = make_batch(1000);
   double right = (average.module(x).argmax(1) == y).to(f32).mean().item<double>();
   std::printf("the averaged network is right in %.1f %%\n", right * 100);
+  return right > 0.5;  // of four kinds
 }
 
-void mixed_precision() {
+bool mixed_precision() {
   Net net;
   optim::Adam adam(net.parameters(), {.lr = 1e-2});
   amp::GradScaler scaler;  // for f16; bf16 has the range of f32 and needs none
@@ -94,9 +96,10 @@ void mixed_precision() {
     last = loss.item<double>();
   }
   std::printf("in f16: loss %.3f, scale %g\n", last, scaler.scale());
+  return last < 1;  // it begins at log 4
 }
 
-void files(const std::string& folder) {
+bool files(const std::string& folder) {
   Net net;
   io::save_safetensors(folder + "/net.safetensors", net.state_dict(), {{"made by", "examples/tour"}});
   Net other;
@@ -105,17 +108,20 @@ void files(const std::string& folder) {
   io::EventWriter events(folder + "/events");  // tensorboard --logdir shows them
   events.add_scalar("loss", 0.5, 1);
   events.add_histogram("body.weight", other.body.weight, 1);
-  std::printf("the loaded network is %s\n", equal(net.body.weight, other.body.weight) ? "the same" : "DIFFERENT");
+  bool same = equal(net.body.weight, other.body.weight);
+  std::printf("the loaded network is %s\n", same ? "the same" : "DIFFERENT");
+  return same;
 }
 
 int main() {
   manual_seed(1);
   look_inside();
   hooks();
-  groups_and_averages();
-  mixed_precision();
+  bool learned = groups_and_averages();
+  learned = mixed_precision() && learned;
   auto folder = std::filesystem::temp_directory_path() / ("tutti-tour-" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
-  files(folder.string());
+  bool kept = files(folder.string());
   std::filesystem::remove_all(folder);
+  return learned && kept ? 0 : 1;
 }

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -88,6 +90,24 @@ concept Composite = !IsTensor<U> && (detail::is_pair<U> || detail::is_tuple<U> |
                                      detail::is_vector<U> || detail::is_map<U> || detail::is_unordered_map<U> ||
                                      detail::is_optional<U> || detail::is_variant<U> || HasFields<U>);
 
+/// Specialise it to be true for a class of yours that is no part of the tree, so that nothing is looked for inside:
+///   template <> inline constexpr bool tutti::tree::plain_leaf<Settings> = true;
+template <class T>
+inline constexpr bool plain_leaf = false;
+template <>
+inline constexpr bool plain_leaf<std::string> = true;
+template <>
+inline constexpr bool plain_leaf<std::vector<bool>> = true;
+template <>
+inline constexpr bool plain_leaf<Shape> = true;
+template <class T>
+inline constexpr bool plain_leaf<std::shared_ptr<T>> = true;  // what it points at is shared, not held
+
+/// What is taken as it is: tensors, numbers, what is copied as bytes and so holds no tensor, and plain leaves. Any
+/// other class must say what its members are, or the tensors among them would silently be left out.
+template <class T, class U = std::remove_cvref_t<T>>
+concept Leaf = IsTensor<U> || std::is_trivially_copyable_v<U> || plain_leaf<U>;
+
 /// Calls f(key, child) for the direct children of a composite, in an order that depends on its value alone.
 template <Composite T, class F>
 void for_each_child(T& value, F&& f) {
@@ -129,13 +149,15 @@ void for_each_child(T& value, F&& f) {
 template <class T>
 constexpr bool may_hold_tensors();
 
-/// Calls f(leaf) for everything that has no children: tensors, numbers, strings, values of unknown types.
+/// Calls f(leaf) for everything that has no children: tensors, numbers, strings, plain leaves.
 template <class T, class F>
 void for_each_leaf(T& value, F&& f) {
-  if constexpr (Composite<T>)
+  if constexpr (Composite<T>) {
     for_each_child(value, [&](const Key&, auto& child) { for_each_leaf(child, f); });
-  else
+  } else {
+    static_assert(Leaf<T>, "a struct in a tensor tree names its members: TUTTI_FIELDS(...); see tree::plain_leaf");
     f(value);
+  }
 }
 
 /// Calls f(tensor) for every tensor, undefined ones too. In a tree that is not const, f may replace them.

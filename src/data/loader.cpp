@@ -99,8 +99,11 @@ SampleRandom::SampleRandom() : saved_(std::move(context().generator)) {
   context().generator = std::make_shared<Generator>();
 }
 SampleRandom::~SampleRandom() { context().generator = std::move(saved_); }
-void SampleRandom::seed(uint64_t seed, uint64_t epoch, int64_t index) {
+void SampleRandom::seed_sample(uint64_t seed, uint64_t epoch, int64_t index) {
   context().generator->set_state({mix(mix(seed, epoch), static_cast<uint64_t>(index)), 0});
+}
+void SampleRandom::seed_batch(uint64_t seed, uint64_t epoch, size_t batch) {
+  context().generator->set_state({mix(mix(seed, epoch), ~static_cast<uint64_t>(batch)), 0});  // as no sample is
 }
 
 BatchSampler batches_of(size_t size, const LoaderOptions& options) {
@@ -111,7 +114,7 @@ BatchSampler batches_of(size_t size, const LoaderOptions& options) {
   return {std::move(sampler), options.batch_size, options.drop_last};
 }
 
-void check_indices(const std::vector<std::vector<int64_t>>& batches, size_t size) {
+void check_indices(const Order& batches, size_t size) {
   for (auto& batch : batches) {
     check<ValueError>(!batch.empty(), "data loader", "the sampler gave a batch without samples");
     for (int64_t index : batch)
@@ -120,35 +123,68 @@ void check_indices(const std::vector<std::vector<int64_t>>& batches, size_t size
   }
 }
 
-void rethrow_for(int64_t index, size_t batch, uint64_t epoch) {
-  std::string what = "an exception of unknown type";
+namespace {
+// Inside a catch block: a SampleError about `what` around it.
+[[noreturn]] void rethrow_about(const std::string& what) {
+  std::string text = "an exception of unknown type";
   try {
     throw;
   } catch (const std::exception& error) {
-    what = error.what();
+    text = error.what();
   } catch (...) {  // NOLINT: it is nested below all the same
   }
-  std::throw_with_nested(SampleError(
-      fmt::format("data loader: sample {} (of batch {}, epoch {}): {}", index, batch, epoch, what), "data loader"));
+  std::throw_with_nested(SampleError(fmt::format("data loader: {}: {}", what, text), "data loader"));
+}
+}  // namespace
+
+void rethrow_for(int64_t index, size_t batch, uint64_t epoch) {
+  rethrow_about(fmt::format("sample {} (of batch {}, epoch {})", index, batch, epoch));
+}
+void rethrow_for(const std::vector<int64_t>& indices, size_t batch, uint64_t epoch) {
+  constexpr size_t kShown = 8;
+  std::string list;
+  for (size_t i = 0; i < std::min(indices.size(), kShown); ++i) list += fmt::format("{}{}", i ? ", " : "", indices[i]);
+  if (indices.size() > kShown) list += fmt::format(", ... {} in all", indices.size());
+  rethrow_about(fmt::format("batch {} of epoch {} (samples {})", batch, epoch, list));
 }
 
-io::State position_state(const Position& position, size_t size, const LoaderOptions& options) {
+int64_t hash_of(const Order& order) {
+  uint64_t hash = order.size();
+  for (const auto& batch : order) {
+    hash = mix(hash, batch.size());
+    for (int64_t index : batch) hash = mix(hash, static_cast<uint64_t>(index));
+  }
+  return static_cast<int64_t>(hash);
+}
+
+io::State position_state(const Position& position, const Identity& identity) {
+  const LoaderOptions& options = identity.options;
+  int64_t order = hash_of(position.order ? *position.order : identity.batches.batches(position.epoch));
   return {{"epoch", static_cast<int64_t>(position.epoch)},
           {"batch", static_cast<int64_t>(position.batch)},
           {"seed", static_cast<int64_t>(options.seed)},
-          {"samples", static_cast<int64_t>(size)},
-          {"batch_size", static_cast<int64_t>(options.batch_size)}};
+          {"samples", static_cast<int64_t>(identity.samples)},
+          {"batch_size", static_cast<int64_t>(options.batch_size)},
+          {"shuffle", static_cast<int64_t>(options.shuffle)},
+          {"drop_last", static_cast<int64_t>(options.drop_last)},
+          {"order", order}};
 }
 
-void load_position(Position& position, const io::State& state, size_t size, const LoaderOptions& options) {
-  io::State here = position_state(position, size, options);
-  for (const char* name : {"seed", "samples", "batch_size"})
+void load_position(Position& position, const io::State& state, const Identity& identity) {
+  int64_t epoch = state["epoch"].as<int64_t>(), batch = state["batch"].as<int64_t>();
+  check<ValueError>(epoch >= 0 && batch >= 0, "data loader", "epoch {} and batch {} cannot be", epoch, batch);
+  Position next{static_cast<uint64_t>(epoch), static_cast<size_t>(batch), true};
+  const io::State here = position_state(next, identity);
+  for (const char* name : {"seed", "samples", "batch_size", "shuffle", "drop_last"})
     check<ValueError>(state[name].as<int64_t>() == here[name].as<int64_t>(), "data loader",
                       "the state was taken with {} = {}, and this loader has {}: it would not go on with the same data",
                       name, state[name].as<int64_t>(), here[name].as<int64_t>());
-  int64_t epoch = state["epoch"].as<int64_t>(), batch = state["batch"].as<int64_t>();
-  check<ValueError>(epoch >= 0 && batch >= 0, "data loader", "epoch {} and batch {} cannot be", epoch, batch);
-  position = {static_cast<uint64_t>(epoch), static_cast<size_t>(batch), true};
+  check<ValueError>(
+      state["order"].as<int64_t>() == here["order"].as<int64_t>(), "data loader",
+      "the state was taken where epoch {} had other samples or another order: the sampler is not the same", epoch);
+  check<ValueError>(next.batch <= identity.batches.size(), "data loader", "batch {} of {} cannot be", batch,
+                    identity.batches.size());
+  position = std::move(next);
 }
 
 }  // namespace tutti::data::detail

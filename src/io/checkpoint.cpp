@@ -16,17 +16,6 @@ void load_into(Generator& generator, const State& state) {
       {static_cast<uint64_t>(state["seed"].as<int64_t>()), static_cast<uint64_t>(state["position"].as<int64_t>())});
 }
 
-State Part::from_tensors(const std::map<std::string, Tensor>& tensors) {
-  State state;
-  for (auto& [name, tensor] : tensors) state.entries.push_back({name, tensor});
-  return state;
-}
-std::map<std::string, Tensor> Part::to_tensors(const State& state) {
-  std::map<std::string, Tensor> tensors;
-  for (auto& [name, value] : state.entries) tensors[name] = value.as<Tensor>();
-  return tensors;
-}
-
 void Checkpoint::save() const {
   State all;
   for (auto& part : parts_) all[part.name] = part.save();

@@ -67,8 +67,8 @@ class Message {
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 // Event { 1 wall_time, 2 step, 3 file_version, 5 Summary { 1 repeated Value } }
-Message event(const Message& value, int64_t step) {
-  return Message().fixed(1, now()).varint(2, static_cast<uint64_t>(step)).message(5, Message().message(1, value));
+Message event(double time, const Message& value, int64_t step) {
+  return Message().fixed(1, time).varint(2, static_cast<uint64_t>(step)).message(5, Message().message(1, value));
 }
 
 // HistogramProto { 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, 6 bucket_limit, 7 bucket }
@@ -103,7 +103,7 @@ Message histogram(const std::vector<double>& values, int bins) {
 }  // namespace
 
 struct EventWriter::Impl {
-  explicit Impl(const std::string& directory) {
+  Impl(const std::string& directory, EventOptions given) : options(std::move(given)) {
     std::error_code error;
     std::filesystem::create_directories(directory, error);
     check<FileError>(!error, kOperation, "{} cannot be made: {}", directory, error.message());
@@ -114,9 +114,11 @@ struct EventWriter::Impl {
                        ::getpid(), counter.fetch_add(1));
     file = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
     check<FileError>(file.get() >= 0, kOperation, "{} cannot be made: {}", path, std::strerror(errno));
-    add(Message().fixed(1, now()).text(3, "brain.Event:2"));
+    add(Message().fixed(1, time()).text(3, "brain.Event:2"));
     flush();
   }
+  double time() const { return options.clock ? options.clock() : now(); }
+  void add(const Message& value, int64_t step) { add(event(time(), value, step)); }
   void add(const Message& event) {
     std::lock_guard lock(mutex);
     const std::string& data = event.bytes();
@@ -143,12 +145,14 @@ struct EventWriter::Impl {
     buffer.clear();
   }
 
+  EventOptions options;
   std::string path, buffer;
   Descriptor file;
   std::mutex mutex;
 };
 
-EventWriter::EventWriter(const std::string& directory) : impl_(std::make_unique<Impl>(directory)) {}
+EventWriter::EventWriter(const std::string& directory, EventOptions options)
+    : impl_(std::make_unique<Impl>(directory, std::move(options))) {}
 EventWriter::EventWriter(EventWriter&&) noexcept = default;
 EventWriter& EventWriter::operator=(EventWriter&&) noexcept = default;
 EventWriter::~EventWriter() {
@@ -163,7 +167,7 @@ const std::string& EventWriter::path() const { return impl_->path; }
 
 // Value { 1 tag, 2 simple_value, 4 image, 5 histo, 8 tensor, 9 metadata }
 void EventWriter::add_scalar(std::string_view tag, double value, int64_t step) {
-  impl_->add(event(Message().text(1, tag).fixed(2, static_cast<float>(value)), step));
+  impl_->add(Message().text(1, tag).fixed(2, static_cast<float>(value)), step);
 }
 
 void EventWriter::add_text(std::string_view tag, std::string_view text, int64_t step) {
@@ -171,14 +175,14 @@ void EventWriter::add_text(std::string_view tag, std::string_view text, int64_t 
   Message shape = Message().message(2, Message().varint(1, 1));
   Message tensor = Message().varint(1, 7).message(2, shape).text(8, text);
   Message metadata = Message().message(1, Message().text(1, "text"));
-  impl_->add(event(Message().text(1, tag).message(8, tensor).message(9, metadata), step));
+  impl_->add(Message().text(1, tag).message(8, tensor).message(9, metadata), step);
 }
 
 void EventWriter::add_histogram(std::string_view tag, const Tensor& values, int64_t step, int bins) {
   check<ValueError>(bins > 0 && bins <= 1 << 20, kOperation, "{} bins", bins);
   Tensor flat = for_file(values, kOperation, tag);
   check<DTypeError>(!flat.is_complex(), kOperation, "'{}' is {}: complex numbers have no order", tag, values);
-  impl_->add(event(Message().text(1, tag).message(5, histogram(flat.to_vector<double>(), bins)), step));
+  impl_->add(Message().text(1, tag).message(5, histogram(flat.to_vector<double>(), bins)), step);
 }
 
 void EventWriter::add_image(std::string_view tag, const Tensor& image, int64_t step) {
@@ -196,7 +200,7 @@ void EventWriter::add_image(std::string_view tag, const Tensor& image, int64_t s
   // Image { 1 height, 2 width, 3 colorspace (1 grey, 3 RGB), 4 encoded }
   auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
   Message message = Message().varint(1, u(height)).varint(2, u(width)).varint(3, u(channels)).text(4, png);
-  impl_->add(event(Message().text(1, tag).message(4, message), step));
+  impl_->add(Message().text(1, tag).message(4, message), step);
 }
 
 }  // namespace tutti::io

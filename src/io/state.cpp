@@ -181,6 +181,42 @@ void Value::wrong_kind(const Value& wanted) const {
   fail<FileError>(kOperation, "{} is wanted and {} is there", kinds[wanted.value.index()], kinds[value.index()]);
 }
 
+namespace detail {
+void wrong_length(size_t length, size_t wanted) {
+  fail<FileError>(kOperation, "a list of {} is wanted and one of {} is there", wanted, length);
+}
+void does_not_fit(int64_t number) { fail<FileError>(kOperation, "{} does not fit where it belongs", number); }
+void no_alternative(int64_t index, size_t count) {
+  fail<FileError>(kOperation, "there is no alternative {} of {}", index, count);
+}
+int64_t key_number(const std::string& text) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data(), end, number);
+  check<FileError>(stop == end && error == std::errc(), kOperation, "'{}' is no number, and keys here are", text);
+  return number;
+}
+}  // namespace detail
+
+namespace {
+Value clone_value(const Value& value) {
+  if (value.is<State>()) return clone(value.as<State>());
+  if (value.is<ValueList>()) {
+    ValueList list;
+    for (const Value& entry : value.as<ValueList>()) list.push_back(clone_value(entry));
+    return list;
+  }
+  if (value.is<Tensor>() && value.as<Tensor>().defined()) return value.as<Tensor>().detach().clone();
+  return value;
+}
+}  // namespace
+
+State clone(const State& state) {
+  State copy;
+  for (const Entry& entry : state.entries) copy.entries.push_back({entry.name, clone_value(entry.value)});
+  return copy;
+}
+
 void save_state(const std::string& path, const State& state) {
   write_atomically(path, [&](Output& out) { write_state(out, state); });
 }

@@ -37,10 +37,12 @@ namespace nn {
 namespace {
 Options made(const LinearOptions& o) { return {.dtype = o.dtype, .device = o.device}; }
 
+void draw(const Tensor& x, int64_t inputs) {
+  double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, inputs)));
+  if (x.defined()) init::uniform_(x, -bound, bound);
+}
 void draw(const Tensor& weight, const Tensor& bias) {
-  double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, weight.size(1))));
-  init::uniform_(weight, -bound, bound);
-  if (bias.defined()) init::uniform_(bias, -bound, bound);
+  for (const Tensor& x : {weight, bias}) draw(x, weight.size(1));
 }
 }  // namespace
 
@@ -50,16 +52,14 @@ Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : weight(e
 }
 void Linear::reset_parameters() { draw(weight, bias); }
 
-LazyLinear::LazyLinear(int64_t out, const LinearOptions& options) : out(out), weight(Parameter::lazy()) {
-  if (options.bias) bias = Parameter::lazy();
+LazyLinear::LazyLinear(int64_t out, const LinearOptions& options) : out(out), weight(Parameter::lazy({out, -1})) {
+  if (options.bias) bias = Parameter::lazy({out});
 }
 Tensor LazyLinear::forward(const Tensor& x) {
-  if (!weight.defined()) {
-    Options like{.dtype = x.dtype(), .device = x.device()};
-    weight = empty({out, x.size(-1)}, like);
-    if (bias.awaited) bias = empty({out}, like);
-    draw(weight, bias);
-  }
+  // Either may have been loaded already.
+  Options like{.dtype = x.dtype(), .device = x.device()};
+  if (!weight.defined()) draw(weight = empty({out, x.size(-1)}, like), x.size(-1));
+  if (bias.awaited && !bias.defined()) draw(bias = empty({out}, like), x.size(-1));
   return linear(x, weight, bias);
 }
 

@@ -27,6 +27,23 @@ void for_each_entry(const ModuleBase& module, F f) {
       nothing);
 }
 
+bool fits(const Shape& known, const Shape& sizes) {
+  bool same = known.size() == sizes.size();
+  for (size_t d = 0; same && d < known.size(); ++d) same = known[d] == sizes[d] || known[d] < 0;
+  return same;
+}
+
+// The shape that a value must have, -1 where any will do.
+Shape wanted_sizes(const Tensor& t) { return t.sizes(); }
+Shape wanted_sizes(const Parameter& p) { return p.defined() ? p.sizes() : *p.awaited; }
+
+// Whether values of `there` can be those of `here`. A lazy parameter gets its dtype from there: it must be one that has
+// gradients.
+bool of_a_kind(const Tensor& here, const Tensor& there) {
+  if (there.is_sparse()) return false;
+  return here.defined() ? here.is_complex() || !there.is_complex() : there.is_floating() || there.is_complex();
+}
+
 void list_entries(std::string& text, const char* what, const std::vector<std::string>& names) {
   if (names.empty()) return;
   text += fmt::format("\n  {}: ", what);
@@ -45,15 +62,18 @@ StateDict ModuleBase::state_dict() const {
 
 LoadReport ModuleBase::load_state_dict(const StateDict& state, const LoadOptions& options) {
   LoadReport report;
-  std::vector<std::string> misshaped;
+  std::vector<std::string> misshaped, other_kind;
   std::set<std::string> known;
-  for_each_entry(*this, [&](const std::string& path, const Tensor& t) {
+  for_each_entry(*this, [&](const std::string& path, const auto& t) {
     known.insert(path);
     auto entry = state.find(path);
     if (entry == state.end() || !entry->second.defined())
       report.missing.push_back(path);
-    else if (t.defined() && !(entry->second.sizes() == t.sizes()))
-      misshaped.push_back(fmt::format("{} (is {} here, {} there)", path, t.sizes(), entry->second.sizes()));
+    else if (!fits(wanted_sizes(t), entry->second.sizes()))
+      misshaped.push_back(fmt::format("{} (is {} here, {} there)", path, wanted_sizes(t), entry->second.sizes()));
+    else if (!of_a_kind(t, entry->second))
+      other_kind.push_back(
+          fmt::format("{} (is {} here, {} there)", path, static_cast<const Tensor&>(t), entry->second));
   });
   for (const auto& [path, t] : state)
     if (!known.contains(path)) report.unexpected.push_back(path);
@@ -62,6 +82,7 @@ LoadReport ModuleBase::load_state_dict(const StateDict& state, const LoadOptions
   if (options.strict) list_entries(problems, "missing", report.missing);
   if (options.strict) list_entries(problems, "unexpected", report.unexpected);
   list_entries(problems, "of another shape", misshaped);
+  list_entries(problems, "of a dtype or layout that does not fit", other_kind);
   check<ValueError>(problems.empty(), "load_state_dict", "the state does not fit this {}; nothing was loaded{}",
                     type_name(), problems);
 

@@ -69,17 +69,27 @@ void clip_grad_value_(const TensorList& parameters, double limit) {
 
 void average_into(nn::ModuleBase& average, const nn::ModuleBase& module, double decay) {
   NoGrad guard;
-  auto to = average.named_parameters(), from = module.named_parameters();
-  check<ValueError>(to.size() == from.size(), "average_into", "the modules have {} and {} parameters", to.size(),
-                    from.size());
-  for (size_t i = 0; i < to.size(); ++i) {
-    check<ValueError>(to[i].first == from[i].first && to[i].second.sizes() == from[i].second.sizes(), "average_into",
-                      "{} ({}) and {} ({}) are not the same parameter", to[i].first, to[i].second, from[i].first,
-                      from[i].second);
+  using Named = std::vector<std::pair<std::string, Tensor>>;
+  auto compare = [](const char* what, const Named& to, const Named& from) {
+    check<ValueError>(to.size() == from.size(), "average_into", "the modules have {} and {} {}s", to.size(),
+                      from.size(), what);
+    for (size_t i = 0; i < to.size(); ++i)
+      check<ValueError>(to[i].first == from[i].first && to[i].second.sizes() == from[i].second.sizes(), "average_into",
+                        "{} ({}) and {} ({}) are not the same {}", to[i].first, to[i].second, from[i].first,
+                        from[i].second, what);
+  };
+  Named to = average.named_parameters(), from = module.named_parameters();
+  Named to_buffers = average.named_buffers(), from_buffers = module.named_buffers();
+  compare("parameter", to, from);
+  compare("buffer", to_buffers, from_buffers);
+  for (size_t i = 0; i < to.size(); ++i)
     lerp_(to[i].second, from[i].second.detach().to(to[i].second.dtype()), 1 - decay);
-  }
-  auto to_buffers = average.buffers(), from_buffers = module.buffers();
-  for (size_t i = 0; i < to_buffers.size() && i < from_buffers.size(); ++i) to_buffers[i].copy_(from_buffers[i]);
+  for (size_t i = 0; i < to_buffers.size(); ++i) to_buffers[i].second.copy_(from_buffers[i].second);
+}
+
+void check_ema(double decay, int64_t updates) {
+  check<ValueError>(decay >= 0 && decay <= 1 && updates >= 0 && updates <= int64_t{1} << 60, "Ema",
+                    "a decay of {} after {} updates", decay, updates);
 }
 
 }  // namespace tutti::optim

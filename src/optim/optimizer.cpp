@@ -1,9 +1,11 @@
 // What all optimizers share: slots, gradients, state.
 #include "tutti/optim/optimizer.h"
 
+#include <cmath>
 #include <set>
 
 #include "base/check.h"
+#include "optim/slot.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
 
@@ -24,6 +26,7 @@ void Optimizer::add_slots(const TensorList& parameters) {
     slots.push_back({.parameter = p});
   }
   groups_.push_back(std::move(slots));
+  scales_.push_back(1);
 }
 
 TensorList Optimizer::parameters(size_t group) const {
@@ -42,24 +45,36 @@ void Optimizer::set_lr(double lr) {
   for (size_t g = 0; g < groups_.size(); ++g) set_lr(g, lr);
 }
 
+void Optimizer::scale_lr(size_t group, double factor) {
+  check<ValueError>(factor >= 0 && std::isfinite(factor), name(), "a rate cannot be scaled by {}", factor);
+  scales_.at(group) *= factor;
+  set_lr(group, lr(group) * factor);
+}
+
 void Optimizer::zero_grad() {
   for (const Tensor& p : parameters()) gradient_sink().set_gradient(p, {});
 }
 
 void Optimizer::step() {
   NoGrad guard;
-  for (size_t g = 0; g < groups_.size(); ++g) {
+  struct Work {
     std::vector<Slot*> slots;
     TensorList gradients;
+  };
+  std::vector<Work> work(groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g)
     for (Slot& slot : groups_[g]) {
       Tensor gradient = gradient_sink().gradient(slot.parameter);
       if (!gradient.defined()) continue;
       slot.state.resize(state_names().size());
-      slots.push_back(&slot);
-      gradients.push_back(gradient);
+      for (const Tensor& s : slot.state)
+        check<ValueError>(!s.defined() || can_be_state(s, slot.parameter), name(),
+                          "a parameter is {} now; what was kept for it is {}", slot.parameter, s);
+      work[g].slots.push_back(&slot);
+      work[g].gradients.push_back(gradient);
     }
-    if (!slots.empty()) update(g, slots, gradients);
-  }
+  for (size_t g = 0; g < work.size(); ++g)
+    if (!work[g].slots.empty()) update(g, work[g].slots, work[g].gradients);
 }
 
 io::State Optimizer::state() const {
@@ -78,6 +93,7 @@ io::State Optimizer::state() const {
     }
     io::State group;
     group["options"] = options_state(g);
+    group["lr_scale"] = scales_[g];
     group["parameters"] = std::move(slots);
     groups.push_back(std::move(group));
   }
@@ -92,39 +108,40 @@ void Optimizer::load_state(const io::State& state) {
   const auto& groups = state["groups"].as<io::ValueList>();
   check<ValueError>(groups.size() == groups_.size(), name(), "the state has {} groups, the optimizer {}", groups.size(),
                     groups_.size());
-  std::vector<std::string> names = state_names();
   auto fresh = groups_;
+  auto scales = scales_;
   for (size_t g = 0; g < groups.size(); ++g) {
-    const auto& slots = groups[g].as<io::State>()["parameters"].as<io::ValueList>();
+    const auto& group = groups[g].as<io::State>();
+    check_options(group["options"].as<io::State>());
+    scales[g] = group["lr_scale"].as<double>();
+    check<ValueError>(scales[g] >= 0 && std::isfinite(scales[g]), name(), "a rate cannot be scaled by {}", scales[g]);
+    const auto& slots = group["parameters"].as<io::ValueList>();
     check<ValueError>(slots.size() == fresh[g].size(), name(), "group {} of the state has {} parameters, not {}", g,
                       slots.size(), fresh[g].size());
-    for (size_t i = 0; i < slots.size(); ++i) {
-      const auto& entry = slots[i].as<io::State>();
-      Slot& slot = fresh[g][i];
-      slot.step = entry["step"].as<int64_t>();
-      slot.state.assign(names.size(), {});
-      for (size_t k = 0; k < names.size(); ++k) {
-        const io::Value* value = entry.find(names[k]);
-        if (!value) continue;
-        const Tensor& t = value->as<Tensor>();
-        check<ValueError>(t.sizes() == slot.parameter.sizes(), name(),
-                          "the state's {} of parameter {} in group {} is {}, but the parameter is {}", names[k], i, g,
-                          t, slot.parameter);
-        Tensor own = empty_strided(slot.parameter.sizes(), slot.parameter.strides(),
-                                   {.dtype = t.dtype(), .device = slot.parameter.device()});
-        slot.state[k] = own.copy_(t.to(own.device()));
-      }
-    }
+    for (size_t i = 0; i < slots.size(); ++i)
+      load_slot(fresh[g][i], slots[i].as<io::State>(), fmt::format("parameter {} in group {}", i, g));
   }
-  std::vector<io::State> before;
-  for (size_t g = 0; g < groups.size(); ++g) before.push_back(options_state(g));
-  try {
-    for (size_t g = 0; g < groups.size(); ++g) load_options(g, groups[g].as<io::State>()["options"].as<io::State>());
-  } catch (...) {
-    for (size_t g = 0; g < groups.size(); ++g) load_options(g, before[g]);
-    throw;
-  }
+  for (size_t g = 0; g < groups.size(); ++g) load_options(g, groups[g].as<io::State>()["options"].as<io::State>());
   groups_ = std::move(fresh);
+  scales_ = std::move(scales);
+}
+
+void Optimizer::load_slot(Slot& slot, const io::State& state, const std::string& which) const {
+  constexpr int64_t kMostSteps = int64_t{1} << 60;  // there is room to go on counting
+  slot.step = state["step"].as<int64_t>();
+  check<ValueError>(slot.step >= 0 && slot.step <= kMostSteps, name(), "the state counts {} steps of {}", slot.step,
+                    which);
+  std::vector<std::string> names = state_names();
+  slot.state.assign(names.size(), {});
+  for (size_t k = 0; k < names.size(); ++k) {
+    const io::Value* value = state.find(names[k]);
+    if (!value) continue;
+    const Tensor& t = value->as<Tensor>();
+    if (!t.defined()) continue;
+    check<ValueError>(can_be_state(t, slot.parameter), name(), "the state's {} of {} is {}, but the parameter is {}",
+                      names[k], which, t, slot.parameter);
+    slot.state[k] = empty_state(slot.parameter).copy_(t);
+  }
 }
 
 }  // namespace tutti::optim

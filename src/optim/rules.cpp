@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
+#include "optim/slot.h"
 #include "optim/sparse.h"
 #include "optim/update.h"
 #include "tensor/convert.h"
@@ -23,18 +24,11 @@ struct Kernels {
   void (*f64)(const Rule&, double*, const double*, double* const*, int64_t);
 };
 
-// The dtype in which a parameter's state is kept and its update computed.
-DType computing_dtype(DType dtype) { return dtype == DType::f64 || dtype == DType::c128 ? DType::f64 : DType::f32; }
-
-// Makes state k of a slot, filled with `value`, in the geometry of its parameter.
+// Makes state k of a slot, filled with `value`.
 void need_state(Slot& slot, size_t k, double value = 0) {
   if (slot.state[k].defined()) return;
   const Tensor& p = slot.parameter;
-  DType dtype = p.is_complex() ? p.dtype() : computing_dtype(p.dtype());
-  Tensor s = is_dense(p.sizes(), p.strides())
-                 ? empty_strided(p.sizes(), p.strides(), {.dtype = dtype, .device = p.device()})
-                 : empty(p.sizes(), {.dtype = dtype, .device = p.device()});
-  slot.state[k] = s.fill_(p.is_complex() ? Tensor(std::complex<double>(value, value)) : Tensor(value));
+  slot.state[k] = empty_state(p).fill_(p.is_complex() ? Tensor(std::complex<double>(value, value)) : Tensor(value));
 }
 
 void check_slot(const char* optimizer, const Slot& slot, const Tensor& gradient) {
@@ -69,6 +63,7 @@ Arrays arrays_of(Slot& slot, const Tensor& gradient) {
   for (size_t k = 0; k < slot.state.size(); ++k) {
     Tensor& s = slot.state[k];
     if (!s.defined()) continue;
+    fit_state(s, p);
     if (!(s.strides() == a.target.strides()))
       s = empty_strided(p.sizes(), a.target.strides(), {.dtype = s.dtype(), .device = s.device()}).copy_(s);
     a.state[k] = impl(s)->data();
@@ -138,6 +133,14 @@ void check_range(const char* optimizer, const char* what, double value, double l
 constexpr double kAny = std::numeric_limits<double>::infinity();
 constexpr double kBelowOne = 1 - 1e-16;
 
+template <class O>
+void check_adam(const char* name, const O& o) {
+  check_range(name, "lr", o.lr, 0, kAny);
+  check_range(name, "beta1", o.beta1, 0, kBelowOne);
+  check_range(name, "beta2", o.beta2, 0, kBelowOne);
+  check_range(name, "eps", o.eps, 0, kAny);
+}
+
 }  // namespace
 
 void SGDOptions::check() const {
@@ -148,13 +151,14 @@ void SGDOptions::check() const {
                            "nesterov needs a momentum and no dampening, not {} and {}", momentum, dampening);
 }
 void AdamOptions::check() const {
-  check_range("Adam", "lr", lr, 0, kAny);
-  check_range("Adam", "beta1", beta1, 0, kBelowOne);
-  check_range("Adam", "beta2", beta2, 0, kBelowOne);
-  check_range("Adam", "eps", eps, 0, kAny);
+  check_adam("Adam", *this);
   check_range("Adam", "weight_decay", weight_decay, 0, kAny);
 }
-void SparseAdamOptions::check() const { AdamOptions{.lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = eps}.check(); }
+void AdamWOptions::check() const {
+  check_adam("AdamW", *this);
+  check_range("AdamW", "weight_decay", weight_decay, 0, kAny);
+}
+void SparseAdamOptions::check() const { check_adam("SparseAdam", *this); }
 void AdagradOptions::check() const {
   check_range("Adagrad", "lr", lr, 0, kAny);
   check_range("Adagrad", "lr_decay", lr_decay, 0, kAny);
@@ -194,9 +198,12 @@ void SGD::update(size_t group, std::vector<Slot*>& slots, const TensorList& grad
   });
 }
 
-void Adam::update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) {
-  const AdamOptions& o = options(group);
-  run_fused<AdamRule>(name(), {adam_f32_pointer(), adam_f64_pointer()}, slots, gradients, [&](Slot& slot) {
+namespace {
+// Decoupled: decay shrinks the weights directly instead of adding to the gradient.
+template <class Options>
+void update_adam(const char* name, bool decoupled, const Options& o, std::vector<Slot*>& slots,
+                 const TensorList& gradients) {
+  run_fused<AdamRule>(name, {adam_f32_pointer(), adam_f64_pointer()}, slots, gradients, [&](Slot& slot) {
     need_state(slot, 0);
     need_state(slot, 1);
     if (o.amsgrad) need_state(slot, 2);
@@ -206,11 +213,19 @@ void Adam::update(size_t group, std::vector<Slot*>& slots, const TensorList& gra
                     .beta2 = o.beta2,
                     .root_correction = std::sqrt(1 - std::pow(o.beta2, step)),
                     .eps = o.eps,
-                    .decay = decoupled() ? 0 : o.weight_decay,
-                    .shrink = decoupled() ? 1 - o.lr * o.weight_decay : 1,
+                    .decay = decoupled ? 0 : o.weight_decay,
+                    .shrink = decoupled ? 1 - o.lr * o.weight_decay : 1,
                     .sign = o.maximize ? -1.0 : 1.0,
                     .amsgrad = o.amsgrad};
   });
+}
+}  // namespace
+
+void Adam::update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) {
+  update_adam(name(), false, options(group), slots, gradients);
+}
+void AdamW::update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) {
+  update_adam(name(), true, options(group), slots, gradients);
 }
 
 void SparseAdam::update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) {

@@ -33,6 +33,13 @@ Schedule cycle(const char* name, int64_t steps, double rise, double low, double 
   });
 }
 
+// A count in a state, which will be counted on.
+int64_t count_in(const io::State& state, const char* key, const char* whose) {
+  int64_t count = state[key].as<int64_t>();
+  check<ValueError>(count >= 0 && count <= int64_t{1} << 60, whose, "'{}' of the state is {}", key, count);
+  return count;
+}
+
 }  // namespace
 
 Schedule operator*(Schedule a, Schedule b) {
@@ -74,9 +81,10 @@ Schedule cosine_restarts(int64_t first, int64_t growth, double lowest) {
   check<ValueError>(growth >= 1, "cosine_restarts", "growth must be at least 1, not {}", growth);
   return Schedule([=](int64_t step) {
     int64_t length = first;
+    if (growth == 1) step %= first;
     while (step >= length) {
       step -= length;
-      length *= growth;
+      length = length <= INT64_MAX / growth ? length * growth : INT64_MAX;
     }
     return half_cosine(1, lowest, ratio(step, length));
   });
@@ -94,7 +102,10 @@ Schedule one_cycle_momentum(int64_t steps, double low, double high, double rise)
 
 Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule, std::optional<Schedule> momentum)
     : optimizer_(&optimizer), schedule_(std::move(schedule)), momentum_(std::move(momentum)) {
-  for (size_t g = 0; g < optimizer.group_count(); ++g) base_.push_back(optimizer.lr(g));
+  for (size_t g = 0; g < optimizer.group_count(); ++g) {
+    double scale = optimizer.lr_scale(g);
+    base_.push_back(scale > 0 ? optimizer.lr(g) / scale : optimizer.lr(g));
+  }
   apply();
 }
 
@@ -103,7 +114,7 @@ void Scheduler::apply() {
                     "the optimizer has {} groups now, and had {} when the scheduler was made",
                     optimizer_->group_count(), base_.size());
   for (size_t g = 0; g < base_.size(); ++g) {
-    optimizer_->set_lr(g, base_[g] * schedule_(step_));
+    optimizer_->set_lr(g, base_[g] * schedule_(step_) * optimizer_->lr_scale(g));
     if (momentum_) optimizer_->set_momentum(g, (*momentum_)(step_));
   }
 }
@@ -123,8 +134,13 @@ void Scheduler::load_state(const io::State& state) {
   const auto& base = state["base"].as<io::ValueList>();
   check<ValueError>(base.size() == base_.size(), "Scheduler", "the state has {} groups, the optimizer {}", base.size(),
                     base_.size());
-  for (size_t g = 0; g < base.size(); ++g) base_[g] = base[g].as<double>();
-  step_ = state["step"].as<int64_t>();
+  std::vector<double> rates;
+  for (const io::Value& value : base) {
+    rates.push_back(value.as<double>());
+    check<ValueError>(rates.back() >= 0, "Scheduler", "the state has a rate of {}", rates.back());
+  }
+  step_ = count_in(state, "step", "Scheduler");
+  base_ = std::move(rates);
   apply();
 }
 
@@ -150,17 +166,25 @@ void Plateau::step(double measure) {
     bad_ = 0;
   }
   if (bad_ <= options_.patience) return;
-  for (size_t g = 0; g < optimizer_->group_count(); ++g)
-    optimizer_->set_lr(g, std::max(options_.lowest, optimizer_->lr(g) * options_.factor));
+  for (size_t g = 0; g < optimizer_->group_count(); ++g) lower(g);
   cooldown_ = options_.cooldown;
   bad_ = 0;
 }
 
+void Plateau::lower(size_t group) {
+  double now = optimizer_->lr(group), next = std::min(now, std::max(options_.lowest, now * options_.factor));
+  bool usual = now > 0 && std::isfinite(now);
+  optimizer_->scale_lr(group, usual ? next / now : options_.factor);
+  if (usual) optimizer_->set_lr(group, next);  // without the rounding of a quotient
+}
+
 io::State Plateau::state() const { return {{"best", best_}, {"bad", bad_}, {"cooldown", cooldown_}}; }
 void Plateau::load_state(const io::State& state) {
-  best_ = state["best"].as<double>();
-  bad_ = state["bad"].as<int64_t>();
-  cooldown_ = state["cooldown"].as<int64_t>();
+  double best = state["best"].as<double>();
+  int64_t bad = count_in(state, "bad", "Plateau"), cooldown = count_in(state, "cooldown", "Plateau");
+  best_ = best;
+  bad_ = bad;
+  cooldown_ = cooldown;
 }
 
 }  // namespace tutti::optim

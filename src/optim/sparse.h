@@ -1,6 +1,7 @@
 // Updates by sparse gradients: only the rows that have one.
 #pragma once
 
+#include "optim/slot.h"
 #include "tutti/ops.h"
 #include "tutti/optim/optimizer.h"
 
@@ -36,6 +37,7 @@ void change_rows(Slot& slot, const Tensor& gradient, F&& f) {
   Tensor indices = g.indices();
   for (int64_t d = 0; d < g.sparse_dim(); ++d) where.emplace_back(indices[d]);
   Rows rows{slot.parameter.detach().index(where), g.values(), {}};
+  for (Tensor& s : slot.state) fit_state(s, slot.parameter);
   for (const Tensor& s : slot.state) rows.state.push_back(s.defined() ? s.index(where) : s);
   if (rows.gradient.numel() == 0) return;
   f(rows);

@@ -138,6 +138,81 @@ TEST(DataLoader, ThrowsInOrderAndNamesTheSample) {
   }
 }
 
+// Makes whole batches, with random numbers of their own.
+struct NoisyBatches {
+  int bad = -1;
+  size_t size() const { return 20; }
+  std::tuple<Tensor, Tensor> get(size_t i) const { return get_batch(std::vector<int64_t>{static_cast<int64_t>(i)}); }
+  std::tuple<Tensor, Tensor> get_batch(std::span<const int64_t> indices) const {
+    for (int64_t i : indices)
+      if (i == bad) throw IndexError("it is not here", "noisy");
+    return {rand({static_cast<int64_t>(indices.size()), 2}), tensor(indices)};
+  }
+};
+
+TEST(DataLoader, WholeBatchesHaveRandomNumbersOfTheirOwn) {
+  manual_seed(1);
+  Tensor expected = rand({4});
+  manual_seed(1);
+  data::DataLoader plain(NoisyBatches{}, {.batch_size = 3, .shuffle = true, .seed = 5});
+  auto first = all(plain), second = all(plain);
+  EXPECT_TRUE(identical(rand({4}), expected));  // the caller's are left alone
+  EXPECT_FALSE(identical(first[0].first, first[1].first));
+  EXPECT_FALSE(identical(first[0].first, second[0].first));
+  manual_seed(77);  // and do not matter
+  for (int workers : {0, 1, 4}) {
+    data::DataLoader loader(NoisyBatches{}, {.batch_size = 3, .shuffle = true, .workers = workers, .seed = 5});
+    expect_same(all(loader), first);
+    expect_same(all(loader), second);
+  }
+  data::DataLoader other(NoisyBatches{}, {.batch_size = 3, .shuffle = true, .seed = 6});
+  EXPECT_FALSE(identical(all(other)[0].first, first[0].first));
+}
+
+TEST(DataLoader, CollationsHaveRandomNumbersOfTheirOwn) {
+  auto mix = [](const std::vector<std::tuple<Tensor, int>>& samples) {
+    return std::tuple{rand({2}), Tensor(static_cast<int64_t>(samples.size()))};
+  };
+  data::DataLoader plain(Noisy{}, {.batch_size = 3}, mix), threads(Noisy{}, {.batch_size = 3, .workers = 3}, mix);
+  manual_seed(1);
+  auto first = all(plain);
+  manual_seed(2);
+  expect_same(all(threads), first);
+  EXPECT_FALSE(identical(first[0].first, first[1].first));
+}
+
+struct Ragged {
+  size_t size() const { return 20; }
+  Tensor get(size_t i) const { return zeros({i == 13 ? 2 : 1}); }
+};
+
+TEST(DataLoader, NamesTheBatchThatCouldNotBeMade) {
+  for (int workers : {0, 3}) {
+    data::DataLoader whole(NoisyBatches{.bad = 13}, {.batch_size = 4, .workers = workers});
+    auto made = [&](auto& loader) {
+      return message_of<data::SampleError>([&] {
+        for (auto& batch : loader) (void)batch;
+      });
+    };
+    EXPECT_THAT(made(whole), HasSubstr("batch 3 of epoch 0 (samples 12, 13, 14, 15)"));
+    whole.set_epoch(2);
+    EXPECT_THAT(made(whole), HasSubstr("batch 3 of epoch 2"));
+    whole.set_epoch(0);
+    try {
+      for (auto& batch : whole) (void)batch;
+      FAIL();
+    } catch (const data::SampleError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("it is not here"));
+      EXPECT_THROW(std::rethrow_if_nested(error), IndexError);
+    }
+    data::DataLoader ragged(Ragged{}, {.batch_size = 10, .workers = workers});
+    EXPECT_THAT(made(ragged), HasSubstr("batch 1 of epoch 0 (samples 10, 11, 12, 13, 14, 15, 16, 17, ... 10 in all)"));
+    data::DataLoader thrown(Ragged{}, {.batch_size = 2, .workers = workers},
+                            [](const std::vector<Tensor>&) -> int { throw 7; });
+    EXPECT_THAT(made(thrown), HasSubstr("batch 0 of epoch 0 (samples 0, 1): an exception of unknown type"));
+  }
+}
+
 struct Counting {
   std::shared_ptr<std::atomic<int>> made = std::make_shared<std::atomic<int>>(0);
   size_t size() const { return 1000000; }
@@ -210,7 +285,39 @@ TEST(DataLoader, RefusesAStateOfOtherData) {
   EXPECT_THROW(data::DataLoader(Noisy{}, {.batch_size = 3, .seed = 1}).load_state(state), ValueError);
   state["batch"] = -1;
   EXPECT_THROW(loader.load_state(state), ValueError);
+  state["batch"] = 8;
+  EXPECT_THAT(message_of<ValueError>([&] { loader.load_state(state); }), HasSubstr("batch 8 of 7"));
   EXPECT_THROW(loader.load_state({}), FileError);
+}
+
+TEST(DataLoader, RefusesAStateOfAnotherOrder) {
+  auto order = [](std::vector<int64_t> list) {
+    return data::LoaderOptions{.batch_size = 2,
+                               .sampler = data::Sampler(list.size(), [list](uint64_t) { return list; })};
+  };
+  Noisy data{.count = 5};
+  data::DataLoader loader(data, order({4, 3, 2, 1, 0})), shuffled(data, {.batch_size = 2, .shuffle = true}),
+      dropped(data, {.batch_size = 2, .drop_last = true}), plain(data, {.batch_size = 2});
+  auto state = loader.state();
+  auto refused = [](auto& loader, const io::State& state, const char* text) {
+    EXPECT_THAT(message_of<ValueError>([&] { loader.load_state(state); }), HasSubstr(text));
+  };
+  data::DataLoader other(data, order({4, 3, 2, 0, 1})), shorter(data, order({4, 3, 2, 1}));
+  refused(other, state, "another order");
+  refused(shorter, state, "another order");
+  refused(plain, state, "another order");
+  refused(shuffled, plain.state(), "shuffle = 0");
+  refused(plain, shuffled.state(), "shuffle = 1");
+  refused(plain, dropped.state(), "drop_last = 1");
+  // In the middle of a pass as between passes.
+  for (auto& batch : loader) {
+    (void)batch;
+    break;
+  }
+  refused(other, loader.state(), "another order");
+  data::DataLoader same(data, order({4, 3, 2, 1, 0}));
+  same.load_state(loader.state());
+  EXPECT_EQ(values(all(same)[0].second), (Doubles{2, 1}));
 }
 
 }  // namespace

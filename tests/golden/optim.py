@@ -1,7 +1,7 @@
 """PyTorch's optimizers and schedules.
 
 The gradients are given ones, not those of a loss: grads/<parameter> has one for each of 20 steps. Of each case the
-parameters after steps 1, 2, 10 and 20 are kept. Parameter b has no gradient at step 5.
+parameters after every step are kept. Parameter b has no gradient at step 5.
 """
 
 import numpy as np
@@ -10,7 +10,6 @@ import torch
 from cases import Inputs
 
 STEPS = 20
-KEPT = (1, 2, 10, 20)
 
 
 class Lion(torch.optim.Optimizer):
@@ -47,7 +46,7 @@ def optimizers():
     yield "adam.maximize", o.Adam, dict(lr=0.05, weight_decay=0.1, maximize=True)
     yield "adamw", o.AdamW, dict()
     yield "adamw.decay", o.AdamW, dict(lr=0.05, weight_decay=0.3)
-    yield "adamw.amsgrad", o.AdamW, dict(lr=0.05, betas=(0.8, 0.6), eps=1e-3, weight_decay=0.0, amsgrad=True)
+    yield "adamw.amsgrad", o.AdamW, dict(lr=0.05, betas=(0.8, 0.6), eps=1e-3, amsgrad=True)
     yield "adamw.maximize", o.AdamW, dict(lr=0.05, weight_decay=0.1, maximize=True)
     yield "adagrad", o.Adagrad, dict()
     yield "adagrad.lr_decay", o.Adagrad, dict(lr=0.1, lr_decay=0.2)
@@ -74,9 +73,8 @@ def run(file, key, names, start, grads, make):
         for n, p in zip(names, params):
             p.grad = grads[n](step)
         optimizer.step()
-        if step + 1 in KEPT:
-            for k, p in zip(kept, params):
-                k.append(p.detach().clone())
+        for k, p in zip(kept, params):
+            k.append(p.detach().clone())
     for n, k in zip(names, kept):
         file.put(f"{key}/{n}", torch.stack(k))
 
@@ -95,6 +93,8 @@ def fill(file):
     grads = {n: (lambda i, t=t: t[i].clone()) for n, t in dense.items()}
     grads["b"] = lambda i: None if i == 4 else dense["b"][i].clone()
     grads["table"] = lambda i: torch.sparse_coo_tensor(rows[i][None], values[i], (6, 2))
+    grads["second"] = lambda i: grads["table"](STEPS - 1 - i)
+    start["second"] = start["table"]
 
     for key, maker, options in optimizers():
         names = ["a", "b"] + (["c"] if maker is not Lion and not options.get("amsgrad") else [])
@@ -104,10 +104,23 @@ def fill(file):
     run(file, "sparse.adagrad", ["table"], start, grads, lambda p: o.Adagrad(p, lr=0.1, lr_decay=0.1))
     run(file, "sparse.adam", ["table"], start, grads, lambda p: o.SparseAdam(p, lr=0.05, betas=(0.8, 0.9)))
     run(file, "sparse.maximize", ["table"], start, grads, lambda p: o.SparseAdam(p, lr=0.05, maximize=True))
-    groups = lambda p: [dict(params=p[:1]), dict(params=p[1:], lr=0.3, momentum=0.5)]
-    run(file, "groups.sgd", ["a", "b"], start, grads, lambda p: o.SGD(groups(p), lr=0.1))
-    groups_adam = lambda p: [dict(params=p[:1]), dict(params=p[1:], lr=0.3, betas=(0.5, 0.6), amsgrad=True)]
-    run(file, "groups.adam", ["a", "b"], start, grads, lambda p: o.Adam(groups_adam(p), lr=0.1))
+    run(file, "sparse.eps", ["table"], start, grads, lambda p: o.SparseAdam(p, lr=0.05, eps=0.3))
+    initial = dict(lr=0.1, initial_accumulator_value=0.5, eps=0.2)
+    run(file, "sparse.adagrad.initial", ["table"], start, grads, lambda p: o.Adagrad(p, **initial))
+    maximize = dict(lr=0.1, maximize=True)
+    run(file, "sparse.adagrad.maximize", ["table"], start, grads, lambda p: o.Adagrad(p, **maximize))
+    for key, maker, second in [
+        ("sgd", o.SGD, dict(momentum=0.5)),
+        ("adam", o.Adam, dict(betas=(0.5, 0.6), amsgrad=True)),
+        ("adamw", o.AdamW, dict(betas=(0.5, 0.6), eps=0.1)),
+        ("adagrad", o.Adagrad, dict(lr_decay=0.1, weight_decay=0.2, eps=0.1)),
+        ("rmsprop", o.RMSprop, dict(alpha=0.8, momentum=0.5, centered=True)),
+        ("lion", Lion, dict(betas=(0.5, 0.99), weight_decay=0.2)),
+        ("sparse", o.SparseAdam, dict(betas=(0.5, 0.999), eps=0.1)),
+    ]:
+        groups = lambda p: [dict(params=p[:1]), dict(params=p[1:], lr=0.3, **second)]
+        names = ["table", "second"] if key == "sparse" else ["a", "b"]
+        run(file, f"groups.{key}", names, start, grads, lambda p: maker(groups(p), lr=0.1))
     schedules(file)
     clipping(file)
 

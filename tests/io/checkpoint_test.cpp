@@ -117,5 +117,58 @@ TEST(Checkpoint, NamesThePartThatIsMissing) {
   EXPECT_THROW(io::Checkpoint(scratch / "c", {{"step", flag}}).load(), FileError);
 }
 
+TEST(Checkpoint, KeepsAveragesPlateausAndPlainValues) {
+  Scratch scratch;
+  manual_seed(1);
+  Net net, other;
+  optim::Ema<Net> ema(net, 0.9), fresh(other);
+  optim::Adam adam(net.parameters());
+  optim::Plateau plateau(adam);
+  plateau.step(0.5);
+  ema.updates = 3;
+  float rate = 0.1f;
+  std::string note = "begin";
+  std::optional<double> best = 0.25;
+  std::vector<std::pair<int, double>> history{{1, 0.5}, {2, 0.25}};
+  Tensor table = arange(3);
+  int8_t small = 5;
+  io::Checkpoint(scratch / "c", {{"ema", ema},
+                                 {"plateau", plateau},
+                                 {"rate", rate},
+                                 {"note", note},
+                                 {"best", best},
+                                 {"history", history},
+                                 {"table", table},
+                                 {"small", small}})
+      .save();
+  float loaded_rate = 0;
+  std::string loaded_note;
+  std::optional<double> loaded_best;
+  std::vector<std::pair<int, double>> loaded_history;
+  Tensor loaded_table;
+  int8_t loaded_small = 0;
+  optim::Plateau loaded_plateau(adam);
+  ASSERT_TRUE(io::Checkpoint(scratch / "c", {{"ema", fresh},
+                                             {"plateau", loaded_plateau},
+                                             {"rate", loaded_rate},
+                                             {"note", loaded_note},
+                                             {"best", loaded_best},
+                                             {"history", loaded_history},
+                                             {"table", loaded_table},
+                                             {"small", loaded_small}})
+                  .load());
+  EXPECT_EQ(loaded_rate, rate);
+  EXPECT_EQ(loaded_note, note);
+  EXPECT_EQ(loaded_best, best);
+  EXPECT_EQ(loaded_history, history);
+  EXPECT_TRUE(equal(loaded_table, table));
+  EXPECT_EQ(loaded_small, 5);
+  EXPECT_EQ(loaded_plateau.state()["best"].as<double>(), 0.5);
+  EXPECT_EQ(fresh.updates, 3);
+  EXPECT_TRUE(equal(fresh.module.fc1.weight, net.fc1.weight));
+  bool flag = false;
+  EXPECT_THROW(io::Checkpoint(scratch / "c", {{"small", flag}}).load(), FileError);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -120,6 +121,25 @@ TEST(EventWriter, WritesScalarsTextAndHistograms) {
   };
   EXPECT_EQ(doubles(histogram[6]), (Doubles{1, 2, 3, 4}));
   EXPECT_EQ(doubles(histogram[7]), (Doubles{1, 1, 1, 2}));
+}
+
+// tests/io/golden/events.py made the reference.
+TEST(EventWriter, WritesWhatAnotherEncoderWrites) {
+  Scratch scratch;
+  double time = 1700000000.0;
+  io::EventWriter writer(scratch.path(), {.clock = [&] { return time += 0.25; }});
+  writer.add_scalar("loss", 0.1, 0);
+  writer.add_scalar("loss/ü €", -1e30, 300);
+  writer.add_scalar("negative", HUGE_VAL, -1);
+  writer.add_scalar("late", 0, (int64_t{1} << 62) + 1);
+  writer.add_text("notes", "**hello** ü\n" + std::string(200, 'x'), 1);
+  writer.add_histogram("weights", tensor({0., 1., 2., 3., 4., HUGE_VAL}), 2, 4);
+  writer.add_histogram("nothing", zeros({0}), 3, 2);
+  writer.flush();
+  std::string found = io::read_file(writer.path()), wanted = io::read_file("tests/io/golden/events.reference");
+  EXPECT_EQ(found.size(), wanted.size());
+  auto [at, other] = std::ranges::mismatch(found, wanted);
+  EXPECT_TRUE(found == wanted) << "they differ at byte " << at - found.begin();
 }
 
 TEST(EventWriter, WritesImages) {

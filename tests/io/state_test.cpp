@@ -92,6 +92,105 @@ TEST(State, GivesBackEveryDtype) {
     EXPECT_TRUE(identical(got[name].as<Tensor>(), value.as<Tensor>().contiguous())) << name;
 }
 
+enum class Colour : uint8_t { red, green = 200 };
+struct Inner {
+  int16_t small = 0;
+  Tensor tensor = {};
+  TUTTI_FIELDS(small, tensor)
+};
+struct Everything {
+  std::optional<double> some = {}, none = {};
+  std::optional<Tensor> undefined = {};
+  std::optional<std::optional<int>> nested = {};
+  std::pair<int, std::string> pair = {};
+  std::tuple<bool, float, std::vector<Inner>> tuple = {};
+  std::array<double, 2> array = {};
+  std::variant<int, std::string, Inner> variant = {}, other = {};
+  std::map<int, Tensor> numbered = {};
+  std::unordered_map<std::string, Inner> named = {};
+  std::vector<bool> flags = {};
+  uint64_t seed = 0;
+  Colour colour = Colour::red;
+  Value any = {};
+  TUTTI_FIELDS(some, none, undefined, nested, pair, tuple, array, variant, other, numbered, named, flags, seed, colour,
+               any)
+};
+
+TEST(State, KeepsAnyTree) {
+  Everything e{.some = 0.5,
+               .undefined = Tensor(),
+               .nested = std::optional<int>(),
+               .pair = {7, "x"},
+               .tuple = {true, 1.5f, {{.small = -3, .tensor = tensor({1, 2})}, {}}},
+               .array = {1, -2},
+               .variant = Inner{.small = 9, .tensor = tensor({3})},
+               .other = "text",
+               .numbered = {{-5, tensor({4})}, {12, tensor({5})}},
+               .named = {{"k", {.small = 4}}},
+               .flags = {true, false, true},
+               .seed = 0xfedcba9876543210u,
+               .colour = Colour::green,
+               .any = State{{"y", 1}}};
+  auto got = io::from_state<Everything>(round_trip(io::to_state(e)));
+  EXPECT_EQ(got.some, 0.5);
+  EXPECT_FALSE(got.none.has_value());
+  ASSERT_TRUE(got.undefined.has_value());
+  EXPECT_FALSE(got.undefined->defined());
+  ASSERT_TRUE(got.nested.has_value());
+  EXPECT_FALSE(got.nested->has_value());
+  EXPECT_EQ(got.pair, e.pair);
+  EXPECT_EQ(std::get<1>(got.tuple), 1.5f);
+  ASSERT_EQ(std::get<2>(got.tuple).size(), 2u);
+  EXPECT_EQ(std::get<2>(got.tuple)[0].small, -3);
+  EXPECT_EQ(values(std::get<2>(got.tuple)[0].tensor), (Doubles{1, 2}));
+  EXPECT_EQ(got.array, e.array);
+  EXPECT_EQ(std::get<Inner>(got.variant).small, 9);
+  EXPECT_EQ(std::get<std::string>(got.other), "text");
+  EXPECT_EQ(values(got.numbered.at(-5)), Doubles{4});
+  EXPECT_EQ(got.numbered.size(), 2u);
+  EXPECT_EQ(got.named.at("k").small, 4);
+  EXPECT_EQ(got.flags, e.flags);
+  EXPECT_EQ(got.seed, e.seed);
+  EXPECT_EQ(got.colour, Colour::green);
+  EXPECT_EQ(got.any.as<State>()["y"].as<int64_t>(), 1);
+}
+
+TEST(State, RefusesWhatDoesNotFitTheTree) {
+  auto refused = [](const char* name, Value value, const char* text) {
+    State state = io::to_state(Everything{});
+    state[name] = std::move(value);
+    EXPECT_THAT(message_of<FileError>([&] { io::from_state<Everything>(state); }), HasSubstr(text)) << name;
+  };
+  refused("some", ValueList{1.0, 2.0}, "a list of 1 is wanted and one of 2");
+  refused("some", 1.0, "a list is wanted");
+  refused("pair", ValueList{1}, "a list of 2");
+  refused("array", ValueList{1, 2, 3}, "a list of 2");
+  refused("tuple", ValueList{}, "a list of 3");
+  refused("variant", ValueList{3, 1}, "no alternative 3 of 3");
+  refused("variant", ValueList{-1, 1}, "no alternative -1");
+  refused("variant", ValueList{1, 1}, "a string is wanted");
+  refused("variant", ValueList{1}, "a list of 2");
+  refused("numbered", State{{"x", Tensor()}}, "'x' is no number");
+  refused("numbered", State{{"99999999999", Tensor()}}, "does not fit");
+  refused("numbered", State{{"99999999999999999999", Tensor()}}, "no number");
+  refused("colour", 256, "256 does not fit");
+  refused("colour", -1, "does not fit");
+  refused("pair", ValueList{int64_t{1} << 40, "x"}, "does not fit");
+  refused("flags", ValueList{1}, "a bool is wanted");
+}
+
+TEST(State, ClonesHaveTensorsOfTheirOwn) {
+  Tensor x = zeros({2});
+  State live{{"a", x}, {"list", ValueList{x, State{{"b", x}}}}, {"none", Tensor()}, {"n", 3}};
+  State kept = io::clone(live);
+  x.add_(1);
+  EXPECT_EQ(values(live["a"].as<Tensor>()), (Doubles{1, 1}));
+  EXPECT_EQ(values(kept["a"].as<Tensor>()), (Doubles{0, 0}));
+  EXPECT_EQ(values(kept["list"].as<ValueList>()[1].as<State>()["b"].as<Tensor>()), (Doubles{0, 0}));
+  EXPECT_FALSE(kept["none"].as<Tensor>().defined());
+  EXPECT_EQ(kept["n"].as<int64_t>(), 3);
+}
+
 TEST(State, IsASafetensorsFile) {
   Scratch scratch;
   io::save_state(scratch / "f", {{"model", State{{"weight", ones({2})}}}, {"epoch", 3}});

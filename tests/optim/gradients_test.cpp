@@ -127,5 +127,52 @@ TEST(Ema, KeepsItsOwnPrecision) {
   EXPECT_THAT(message_of<ValueError>([&] { average_into(same_count, wanted, 0.5); }), HasSubstr("weight"));
 }
 
+struct Plain : nn::Module<Plain> {
+  nn::Linear linear{2, 3};
+  nn::BatchNorm1d norm{3, {.track_running_stats = false}};
+  TUTTI_FIELDS(linear, norm)
+};
+
+TEST(Ema, ModulesWithOtherBuffersAreAnError) {
+  Net with;
+  Plain without;
+  Tensor before = without.linear.weight.detach().clone();
+  EXPECT_THAT(message_of<ValueError>([&] { average_into(without, with, 0.5); }), HasSubstr("0 and 3 buffers"));
+  EXPECT_THAT(message_of<ValueError>([&] { average_into(with, without, 0.5); }), HasSubstr("3 and 0 buffers"));
+  EXPECT_TRUE(identical(without.linear.weight.detach(), before));
+}
+
+TEST(Ema, GoesOnFromAState) {
+  manual_seed(1);
+  Net net;
+  Ema<Net> whole(net, 0.9), fresh(Net(), 0.5);
+  auto train = [&](Ema<Net>& ema) {
+    NoGrad guard;
+    for (int i = 0; i < 5; ++i) {
+      for (Tensor& p : net.parameters()) p.add_(randn(p.sizes()));
+      ema.update(net);
+    }
+  };
+  train(whole);
+  fresh.load_state(io::state_from_bytes(io::state_to_bytes(whole.state()), "here"));
+  EXPECT_EQ(fresh.updates, 5);
+  EXPECT_EQ(fresh.decay, 0.9);
+  EXPECT_FALSE(fresh.module.linear.weight.requires_grad());
+  Net same = net.clone();
+  manual_seed(2);
+  train(whole);
+  net = same;
+  manual_seed(2);
+  train(fresh);
+  EXPECT_TRUE(identical(fresh.module.linear.weight, whole.module.linear.weight));
+  io::State wrong = io::clone(whole.state());
+  wrong["updates"] = -1;
+  EXPECT_THROW(fresh.load_state(wrong), ValueError);
+  wrong = io::clone(whole.state());
+  wrong["decay"] = 1.5;
+  EXPECT_THROW(fresh.load_state(wrong), ValueError);
+  EXPECT_THROW(Ema<Net>(net, -1), ValueError);
+}
+
 }  // namespace
 }  // namespace tutti::test

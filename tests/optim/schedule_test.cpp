@@ -129,6 +129,87 @@ TEST(Schedule, PlateausAgreeWithPyTorch) {
   }
 }
 
+TEST(Schedule, PlateausGoTogetherWithSchedules) {
+  SGD sgd = make_sgd(1);
+  Scheduler scheduler(sgd, warmup(4));
+  Plateau plateau(sgd, {.factor = 0.5, .patience = 0});
+  auto one = [&] {
+    scheduler.step();
+    return sgd.lr();
+  };
+  EXPECT_EQ(sgd.lr(), 0.25);
+  EXPECT_EQ(one(), 0.5);
+  plateau.step(1);
+  plateau.step(1);  // no better
+  EXPECT_EQ(sgd.lr(), 0.25);
+  EXPECT_EQ(one(), 0.375);  // 3/4 of the way up, halved
+  EXPECT_EQ(one(), 0.5);
+  EXPECT_EQ(one(), 0.5);
+  plateau.step(2);
+  EXPECT_EQ(one(), 0.25);
+  EXPECT_EQ(sgd.lr_scale(), 0.25);
+  // All of it is in the states, in whatever order they are loaded.
+  for (bool optimizer_first : {true, false}) {
+    SGD other = make_sgd(7);
+    Scheduler schedule(other, warmup(4));
+    if (optimizer_first) other.load_state(sgd.state());
+    schedule.load_state(scheduler.state());
+    if (!optimizer_first) other.load_state(sgd.state());
+    EXPECT_EQ(other.lr(), 0.25);
+    schedule.step();
+    EXPECT_EQ(other.lr(), 0.25);
+  }
+  // A schedule that begins late does not take it for a part of the rate.
+  Scheduler late(sgd, constant(1));
+  EXPECT_EQ(sgd.lr(), 0.25);
+  late.step();
+  EXPECT_EQ(sgd.lr(), 0.25);
+}
+
+TEST(Schedule, PlateausNeverRaiseARate) {
+  SGD sgd = make_sgd(1);
+  Scheduler scheduler(sgd, warmup(100));  // 0.01 now
+  Plateau plateau(sgd, {.factor = 0.5, .patience = 0, .lowest = 0.1});
+  plateau.step(1);
+  plateau.step(1);
+  EXPECT_EQ(sgd.lr(), 0.01);
+  for (double odd : {0.0, static_cast<double>(INFINITY)}) {
+    sgd.set_lr(odd);
+    plateau.step(1);
+    EXPECT_EQ(sgd.lr(), odd);
+  }
+  EXPECT_THROW(sgd.scale_lr(0, -1), ValueError);
+  EXPECT_THROW(sgd.scale_lr(0, NAN), ValueError);
+}
+
+TEST(Schedule, StatesThatMakeNoSenseAreRefused) {
+  SGD sgd = make_sgd(1);
+  Scheduler scheduler(sgd, cosine_restarts(3, 2));
+  Plateau plateau(sgd);
+  scheduler.step();
+  double lr = sgd.lr();
+  for (int64_t step : {int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    io::State state = scheduler.state();
+    state["base"] = io::ValueList{7.0};
+    state["step"] = step;
+    EXPECT_THROW(scheduler.load_state(state), ValueError);
+    io::State other = plateau.state();
+    other["bad"] = step;
+    EXPECT_THROW(plateau.load_state(other), ValueError);
+  }
+  io::State state = scheduler.state();
+  state["base"] = io::ValueList{NAN};
+  EXPECT_THROW(scheduler.load_state(state), ValueError);
+  scheduler.step();
+  EXPECT_NEAR(sgd.lr(), 0.25, 1e-12);
+  EXPECT_NE(sgd.lr(), lr);
+  // However long it runs.
+  for (int64_t growth : {1, 2, 1000}) {
+    double factor = cosine_restarts(3, growth)(int64_t{1} << 60);
+    EXPECT_TRUE(factor >= 0 && factor <= 1);
+  }
+}
+
 TEST(Schedule, PlateausTakeAnyMeasure) {
   SGD sgd = make_sgd(1);
   Plateau plateau(sgd, {.factor = 0.5, .patience = 0});

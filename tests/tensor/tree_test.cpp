@@ -64,6 +64,36 @@ TEST(Tree, NamesChildren) {
   EXPECT_EQ(names, (std::vector<std::string>{"x", "y"}));
 }
 
+struct Unnamed {
+  Tensor x;
+};
+struct Settings {
+  std::string text;
+};
+struct Numbers {
+  int64_t a = 0;
+  double b[3] = {};
+};
+
+}  // namespace
+}  // namespace tutti::test
+template <>
+inline constexpr bool tutti::tree::plain_leaf<tutti::test::Settings> = true;
+namespace tutti::test {
+namespace {
+
+TEST(Tree, AStructThatDoesNotNameItsTensorsIsNoLeaf) {
+  static_assert(!tree::Leaf<Unnamed> && !tree::Composite<Unnamed>);
+  static_assert(!tree::Leaf<const std::unique_ptr<Tensor>&>);
+  static_assert(tree::Leaf<Tensor> && tree::Leaf<const std::string&> && tree::Leaf<int> && tree::Leaf<DType>);
+  static_assert(tree::Leaf<Device> && tree::Leaf<Shape> && tree::Leaf<std::vector<bool>> && tree::Leaf<const char*>);
+  static_assert(tree::Leaf<Numbers> && tree::Leaf<Settings>);
+  int leaves = 0;
+  std::tuple<Numbers, Settings, Tensor> tree;
+  tree::for_each_leaf(tree, [&](auto&) { ++leaves; });
+  EXPECT_EQ(leaves, 3);
+}
+
 TEST(Tree, KnowsWhatMayHoldTensors) {
   static_assert(tree::may_hold_tensors<Nested>());
   static_assert(tree::may_hold_tensors<const std::vector<std::optional<Sample>>&>());

@@ -30,23 +30,29 @@ struct LoaderOptions {
   bool drop_last = false;                          // a last batch that is smaller than the others
   int workers = 0;                                 // threads; 0: batches are made when they are asked for
   int prefetch = 2;                                // batches that each worker may be ahead
-  uint64_t seed = 0;                               // of shuffle, and of the random numbers in dataset.get
+  uint64_t seed = 0;                               // of shuffle, and of the random numbers in the dataset
   std::optional<Sampler> sampler = {};             // instead of shuffle
   std::optional<BatchSampler> batch_sampler = {};  // instead of sampler, batch_size and drop_last
 };
 
-/// A sample could not be made. The exception of the dataset is nested in it (std::rethrow_if_nested).
+/// A sample or a batch could not be made. What the dataset or the collation threw is nested in it
+/// (std::rethrow_if_nested).
 struct SampleError : Error {
   using Error::Error;
 };
 
 namespace detail {
 
+using Order = std::vector<std::vector<int64_t>>;  // the samples of each batch
+
 struct Position {
   uint64_t epoch = 0;
-  size_t batch = 0;      // batches of the epoch that were handed out
-  bool resumed = false;  // load_state was called: the next pass goes on from here
+  size_t batch = 0;                         // batches of the epoch that were handed out
+  bool resumed = false;                     // load_state was called: the next pass goes on from here
+  std::shared_ptr<const Order> order = {};  // of this epoch, once it is known
 };
+/// A number that tells orders apart.
+int64_t hash_of(const Order& order);
 
 /// Makes batches first ... last-1 in order, ahead of time. What is in flight when it is destroyed is dropped.
 class Prefetcher {
@@ -65,25 +71,33 @@ class Prefetcher {
   std::shared_ptr<Shared> shared_;
 };
 
-/// Inside, the thread's generator is the sample's own.
+/// Inside, the thread's generator is the sample's or the batch's own.
 class SampleRandom {
  public:
   SampleRandom();
   ~SampleRandom();
   SampleRandom(const SampleRandom&) = delete;
   SampleRandom& operator=(const SampleRandom&) = delete;
-  void seed(uint64_t seed, uint64_t epoch, int64_t index);
+  void seed_sample(uint64_t seed, uint64_t epoch, int64_t index);
+  void seed_batch(uint64_t seed, uint64_t epoch, size_t batch);
 
  private:
   std::shared_ptr<Generator> saved_;
 };
 
 BatchSampler batches_of(size_t size, const LoaderOptions& options);
-void check_indices(const std::vector<std::vector<int64_t>>& batches, size_t size);
-/// Inside a catch block: throws a SampleError that names the sample.
+void check_indices(const Order& batches, size_t size);
+/// Inside a catch block: throws a SampleError that names the sample, or the batch.
 [[noreturn]] void rethrow_for(int64_t index, size_t batch, uint64_t epoch);
-io::State position_state(const Position& position, size_t size, const LoaderOptions& options);
-void load_position(Position& position, const io::State& state, size_t size, const LoaderOptions& options);
+[[noreturn]] void rethrow_for(const std::vector<int64_t>& indices, size_t batch, uint64_t epoch);
+/// What decides whether two loaders would go on with the same data.
+struct Identity {
+  size_t samples;
+  const LoaderOptions& options;
+  const BatchSampler& batches;
+};
+io::State position_state(const Position& position, const Identity& identity);
+void load_position(Position& position, const io::State& state, const Identity& identity);
 }  // namespace detail
 
 /// The default collation.
@@ -115,11 +129,10 @@ class DataLoader {
   void set_epoch(uint64_t epoch) { *position_ = {epoch, 0, false}; }
 
   /// Where the loader is: the epoch, and how many of its batches were handed out.
-  io::State state() const { return detail::position_state(*position_, source_->dataset.size(), options_); }
-  /// The next pass goes on where the state was taken, with the batches that would have come then.
-  void load_state(const io::State& state) {
-    detail::load_position(*position_, state, source_->dataset.size(), options_);
-  }
+  io::State state() const { return detail::position_state(*position_, identity()); }
+  /// The next pass goes on where the state was taken, with the batches that would have come then. ValueError when this
+  /// loader would give others: another seed, size, option, or order of the epoch's samples.
+  void load_state(const io::State& state) { detail::load_position(*position_, state, identity()); }
 
   class Iterator {
    public:
@@ -154,8 +167,9 @@ class DataLoader {
     if (position_->batch > 0 && !position_->resumed) *position_ = {position_->epoch + 1, 0, false};
     position_->resumed = false;
     uint64_t epoch = position_->epoch;
-    auto order = std::make_shared<const std::vector<std::vector<int64_t>>>(batches_.batches(epoch));
+    auto order = std::make_shared<const detail::Order>(batches_.batches(epoch));
     detail::check_indices(*order, source_->dataset.size());
+    position_->order = order;
     Iterator it;
     it.position_ = position_;
     it.prefetcher_ = std::make_shared<detail::Prefetcher>(
@@ -173,27 +187,36 @@ class DataLoader {
     Source(D d, C c) : dataset(std::move(d)), collate(std::move(c)) {}
     std::shared_ptr<void> make(const std::vector<int64_t>& indices, size_t batch, uint64_t epoch, uint64_t seed,
                                const std::atomic<bool>& stop) const {
-      if constexpr (BatchDataset<D> && std::same_as<C, Collate>) {
-        return std::make_shared<Batch>(dataset.get_batch(indices));
-      } else {
-        std::vector<Sample> samples;
+      detail::SampleRandom random;
+      std::vector<Sample> samples;
+      constexpr bool whole = BatchDataset<D> && std::same_as<C, Collate>;
+      if constexpr (!whole) {
         samples.reserve(indices.size());
-        detail::SampleRandom random;
         for (int64_t index : indices) {
           if (stop) return nullptr;
-          random.seed(seed, epoch, index);
+          random.seed_sample(seed, epoch, index);
           try {
             samples.push_back(dataset.get(static_cast<size_t>(index)));
           } catch (...) {
             detail::rethrow_for(index, batch, epoch);
           }
         }
-        return std::make_shared<Batch>(collate(samples));
+      }
+      random.seed_batch(seed, epoch, batch);
+      try {
+        if constexpr (whole)
+          return std::make_shared<Batch>(dataset.get_batch(indices));
+        else
+          return std::make_shared<Batch>(collate(samples));
+      } catch (...) {
+        detail::rethrow_for(indices, batch, epoch);
       }
     }
     const D dataset;
     const C collate;
   };
+
+  detail::Identity identity() const { return {source_->dataset.size(), options_, batches_}; }
 
   std::shared_ptr<const Source> source_;
   LoaderOptions options_;

@@ -20,8 +20,9 @@
 
 namespace tutti::io {
 
-/// What something that can be kept has to say, and to be told. A generator, a number or a flag can be kept as it is,
-/// and so can what has state() and load_state(), or state_dict() and load_state_dict().
+/// What something that can be kept has to say, and to be told. A generator can be kept, what has state() and
+/// load_state(), or state_dict() and load_state_dict(), and any value that to_state() takes as a field: a number, a
+/// flag, a string, a vector of losses.
 State state_of(const Generator& generator);
 void load_into(Generator& generator, const State& state);
 
@@ -34,47 +35,25 @@ struct Part {
   template <class T>
     requires(!std::is_const_v<T>)
   Part(std::string part, T& object) : name(std::move(part)) {
-    if constexpr (std::same_as<T, bool> || std::same_as<T, double>) {
-      save = [&object] { return Value(object); };
-      load = [&object](const Value& value) { object = value.as<T>(); };
-    } else if constexpr (std::integral<T>) {
-      save = [&object] { return Value(object); };
-      load = [&object](const Value& value) { object = static_cast<T>(value.as<int64_t>()); };
-    } else if constexpr (std::derived_from<T, Generator>) {
+    if constexpr (std::derived_from<T, Generator>) {
       save = [&object] { return Value(state_of(object)); };
       load = [&object](const Value& value) { load_into(object, value.as<State>()); };
     } else if constexpr (requires { object.load_state_dict(object.state_dict()); }) {
-      save = [&object] { return Value(from_tensors(object.state_dict())); };
-      load = [&object](const Value& value) { object.load_state_dict(to_tensors(value.as<State>())); };
+      using Tensors = std::map<std::string, Tensor>;
+      save = [&object] { return Value(to_state(Tensors(object.state_dict()))); };
+      load = [&object](const Value& value) { object.load_state_dict(from_state<Tensors>(value.as<State>())); };
     } else if constexpr (requires(const State& s) { object.load_state(s); }) {
       save = [&object] { return Value(object.state()); };
       load = [&object](const Value& value) { object.load_state(value.as<State>()); };
+    } else if constexpr (requires { object.load_state(object.state()); }) {
+      using Fields = std::remove_cvref_t<decltype(object.state())>;
+      static_assert(StateStruct<Fields>, "what state() gives is a State, or a struct with TUTTI_FIELDS");
+      save = [&object] { return Value(to_state(object.state())); };
+      load = [&object](const Value& value) { object.load_state(from_state<Fields>(value.as<State>())); };
     } else {
-      static_assert(tree::HasFields<decltype(object.state())>,
-                    "a part of a checkpoint has state() and load_state(), or is a module, a generator or a number");
-      save = [&object] { return Value(from_fields(object.state())); };
-      load = [&object](const Value& value) {
-        auto state = object.state();
-        to_fields(value.as<State>(), state);
-        object.load_state(state);
-      };
+      save = [&object] { return detail::to_value(object); };
+      load = [&object](const Value& value) { object = detail::from_value<T>(value); };
     }
-  }
-
- private:
-  static State from_tensors(const std::map<std::string, Tensor>& tensors);
-  static std::map<std::string, Tensor> to_tensors(const State& state);
-  template <class S>
-  static State from_fields(const S& fields) {
-    State state;
-    tree::for_each_child(fields, [&](const tree::Key& key, auto& value) { state[key.text()] = value; });
-    return state;
-  }
-  template <class S>
-  static void to_fields(const State& state, S& fields) {
-    tree::for_each_child(fields, [&](const tree::Key& key, auto& value) {
-      value = state[key.text()].template as<std::decay_t<decltype(value)>>();
-    });
   }
 };
 

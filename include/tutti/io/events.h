@@ -1,6 +1,7 @@
 // TensorBoard's event files: what a training run looks like, drawn by `tensorboard --logdir DIR`.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,11 +10,15 @@
 
 namespace tutti::io {
 
+struct EventOptions {
+  std::function<double()> clock = {};  // seconds since 1970, asked for each event; the system's unless given
+};
+
 /// Appends to a new file in `directory` (made if it is not there). Safe to use from several threads; what was added is
 /// in the file after flush(), at the latest when the writer goes.
 class EventWriter {
  public:
-  explicit EventWriter(const std::string& directory);
+  explicit EventWriter(const std::string& directory, EventOptions options = {});
   ~EventWriter();
   EventWriter(EventWriter&&) noexcept;
   EventWriter& operator=(EventWriter&&) noexcept;

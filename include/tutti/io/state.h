@@ -8,6 +8,9 @@
 //   checkpoint["epoch"] = 3;
 //   io::save_state("run.ckpt", checkpoint);
 //
+// A State shares memory with what it was taken from, as state_dict() does: training goes on changing its tensors. That
+// is what saving wants. To keep one in memory, the best so far say, keep io::clone(state).
+//
 //   const io::State loaded = io::load_state("run.ckpt");
 //   net.load_state_dict(io::from_state<nn::StateDict>(loaded["model"].as<io::State>()));
 //   int64_t epoch = loaded["epoch"].as<int64_t>();
@@ -15,6 +18,7 @@
 
 #include <concepts>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -90,13 +94,17 @@ struct Entry {
 };
 inline size_t State::size() const { return entries.size(); }
 
+/// The same with tensors of its own.
+State clone(const State& state);
+
 template <class T>
-concept StateStruct = tree::HasFields<T> || tree::detail::is_map<T>;
-/// What the fields of a struct (TUTTI_FIELDS) hold, or a map by its keys: numbers, flags, strings, tensors, and
-/// vectors, structs and maps of those.
+concept StateStruct = tree::HasFields<T> || tree::detail::is_map<T> || tree::detail::is_unordered_map<T>;
+/// What the fields of a struct (TUTTI_FIELDS) hold, or a map by its keys: numbers, flags, enumerations, strings,
+/// tensors, States, and any tensor tree (tree.h) of those. Tuples, pairs and arrays become lists, an optional a list of
+/// one or none, a variant a list of its index and its value.
 template <StateStruct T>
 State to_state(const T& value);
-/// The other way. FileError when a field is missing or of another kind.
+/// The other way. FileError when a field is missing or of another kind, or a number does not fit.
 template <StateStruct T>
 T from_state(const State& state);
 
@@ -111,36 +119,106 @@ std::string state_to_bytes(const State& state);
 State state_from_bytes(std::string bytes, const std::string& name);
 
 namespace detail {
+[[noreturn]] void wrong_length(size_t length, size_t wanted);
+[[noreturn]] void does_not_fit(int64_t number);
+[[noreturn]] void no_alternative(int64_t index, size_t count);
+int64_t key_number(const std::string& text);
+
 template <class T>
 Value to_value(const T& value) {
   if constexpr (tree::IsTensor<T>) {
     return Value(Tensor(value));
   } else if constexpr (StateStruct<T>) {
     return to_state(value);
-  } else if constexpr (tree::detail::is_vector<T>) {
+  } else if constexpr (tree::Composite<T>) {
     ValueList list;
-    for (const auto& entry : value) list.push_back(to_value(entry));
+    if constexpr (tree::detail::is_variant<T>) list.emplace_back(value.index());
+    tree::for_each_child(value, [&](const tree::Key&, const auto& child) { list.push_back(to_value(child)); });
     return list;
+  } else if constexpr (std::same_as<T, std::vector<bool>>) {
+    return ValueList(value.begin(), value.end());
+  } else if constexpr (std::is_enum_v<T>) {
+    return Value(static_cast<std::underlying_type_t<T>>(value));
   } else {
+    static_assert(std::convertible_to<T, Value>, "this cannot be kept in a State: give its struct TUTTI_FIELDS");
     return Value(value);
   }
 }
 
 template <class T>
+T from_value(const Value& value);
+
+template <class T>
+T integer_from(int64_t number) {
+  // Of 64 bits all are kept, of a seed say; others must fit.
+  auto result = static_cast<T>(number);
+  if (sizeof(T) < sizeof(int64_t) && static_cast<int64_t>(result) != number) does_not_fit(number);
+  return result;
+}
+
+template <class T>
+T variant_from(const ValueList& list) {
+  constexpr size_t count = std::variant_size_v<T>;
+  if (list.size() != 2) wrong_length(list.size(), 2);
+  int64_t index = list[0].as<int64_t>();
+  std::optional<T> result;
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    ((index == static_cast<int64_t>(i) &&
+      (result.emplace(std::in_place_index<i>, from_value<std::variant_alternative_t<i, T>>(list[1])), true)) ||
+     ...);
+  }(std::make_index_sequence<count>());
+  if (!result) no_alternative(index, count);
+  return std::move(*result);
+}
+
+template <class T>
+T list_from(const ValueList& list) {
+  T result{};
+  if constexpr (tree::detail::is_vector<T> || std::same_as<T, std::vector<bool>>) {
+    for (const Value& entry : list) result.push_back(from_value<typename T::value_type>(entry));
+  } else if constexpr (tree::detail::is_optional<T>) {
+    if (list.size() > 1) wrong_length(list.size(), 1);
+    if (list.size() == 1) result = from_value<typename T::value_type>(list[0]);
+  } else {
+    size_t count = 0, at = 0;
+    tree::for_each_child(result, [&](const tree::Key&, auto&) { ++count; });
+    if (list.size() != count) wrong_length(list.size(), count);
+    tree::for_each_child(result, [&](const tree::Key&, auto& child) {
+      child = from_value<std::remove_cvref_t<decltype(child)>>(list[at++]);
+    });
+  }
+  return result;
+}
+
+template <class T>
 T from_value(const Value& value) {
-  if constexpr (StateStruct<T>) {
+  if constexpr (std::same_as<T, Value>) {
+    return value;
+  } else if constexpr (tree::IsTensor<T>) {
+    return T(value.as<Tensor>());
+  } else if constexpr (StateStruct<T>) {
     return from_state<T>(value.as<State>());
-  } else if constexpr (tree::detail::is_vector<T>) {
-    T list;
-    for (const Value& entry : value.as<ValueList>()) list.push_back(from_value<typename T::value_type>(entry));
-    return list;
+  } else if constexpr (tree::detail::is_variant<T>) {
+    return variant_from<T>(value.as<ValueList>());
+  } else if constexpr (tree::Composite<T> || std::same_as<T, std::vector<bool>>) {
+    return list_from<T>(value.as<ValueList>());
+  } else if constexpr (std::is_enum_v<T>) {
+    return static_cast<T>(integer_from<std::underlying_type_t<T>>(value.as<int64_t>()));
   } else if constexpr (std::integral<T> && !std::same_as<T, bool>) {
-    return static_cast<T>(value.as<int64_t>());
+    return integer_from<T>(value.as<int64_t>());
   } else if constexpr (std::floating_point<T>) {
     return static_cast<T>(value.as<double>());
   } else {
     return value.as<T>();
   }
+}
+
+template <class K>
+K key_from(const std::string& text) {
+  if constexpr (std::integral<K>)
+    return integer_from<K>(key_number(text));
+  else
+    return K(text);
 }
 }  // namespace detail
 
@@ -162,7 +240,7 @@ T from_state(const State& state) {
     });
   else
     for (const auto& [name, value] : state.entries)
-      result.emplace(name, detail::from_value<typename T::mapped_type>(value));
+      result.emplace(detail::key_from<typename T::key_type>(name), detail::from_value<typename T::mapped_type>(value));
   return result;
 }
 

@@ -29,13 +29,14 @@ namespace tutti::nn {
 
 /// A tensor that training changes. Made from any tensor: a leaf that requires a gradient, sharing the tensor's memory.
 struct Parameter : Tensor {
-  bool awaited = false;  // of a lazy module: it will have a value, but the shape is not known yet
+  std::shared_ptr<const Shape> awaited;  // of a lazy module that has not run: the sizes it will have, -1 if not known
 
   Parameter() = default;
   Parameter(const Tensor& data, bool requires_grad = true);  // NOLINT: weight = zeros({2}) should read well
-  static Parameter lazy() {
+  /// lazy({out, -1}): a matrix of `out` rows.
+  static Parameter lazy(const Shape& sizes) {
     Parameter p;
-    p.awaited = true;
+    p.awaited = std::make_shared<const Shape>(sizes);
     return p;
   }
 };
@@ -130,9 +131,12 @@ class ModuleBase {
   void requires_grad_(bool value = true);
 
   // ---- State
+  /// All parameters and persistent buffers by their paths. The tensors are the module's own, as its users know it from
+  /// elsewhere: training goes on changing them. To keep the best weights so far, keep copies:
+  ///   best = tree::map(net.state_dict(), [](const Tensor& t) { return t.clone(); });
   StateDict state_dict() const;
-  /// Copies the values in. All that is missing, unexpected or of another shape is named in one ValueError, and then
-  /// nothing has been changed.
+  /// Copies the values in, converted to the dtypes here. All that is missing, unexpected, of another shape or complex
+  /// where it is real here is named in one ValueError, and then nothing has been changed.
   LoadReport load_state_dict(const StateDict& state, const LoadOptions& options = {});
 
   // ---- Hooks. They are copied with the module; removing one removes it from the copies too (not from clones).

@@ -19,7 +19,7 @@
 
 namespace tutti::optim {
 
-/// What an optimizer keeps for one parameter.
+/// What an optimizer keeps for one parameter. It follows the parameter to another dtype, device or memory format.
 struct Slot {
   Tensor parameter;
   int64_t step = 0;
@@ -46,9 +46,17 @@ class Optimizer {
   virtual double momentum(size_t) const { return NAN; }
   virtual void set_momentum(size_t, double) {}
 
-  /// Everything needed to go on later: options, and what is kept for each parameter, numbered in order.
+  /// Multiplies the rate of a group, for good: a Scheduler of this optimizer multiplies by it from now on too.
+  void scale_lr(size_t group, double factor);
+  /// The product of all such factors.
+  double lr_scale(size_t group = 0) const { return scales_.at(group); }
+
+  /// Everything needed to go on later: options, and what is kept for each parameter, numbered in order. Its tensors are
+  /// the optimizer's own, as they are in a module's state_dict(): the next step changes them. io::clone(adam.state())
+  /// stays as it is.
   io::State state() const;
-  /// ValueError when it is the state of another optimizer or of other parameters; then nothing has been changed.
+  /// Copies the values in, converted to what the parameters are now. ValueError when it is the state of another
+  /// optimizer or of other parameters, or makes no sense; then nothing has been changed.
   void load_state(const io::State& state);
 
  protected:
@@ -61,12 +69,16 @@ class Optimizer {
   virtual void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) = 0;
   virtual double& lr_of(size_t group) = 0;
   virtual io::State options_state(size_t group) const = 0;
+  /// Throws where load_options would, and ValueError for options that make no sense.
+  virtual void check_options(const io::State& state) const = 0;
   virtual void load_options(size_t group, const io::State& state) = 0;
   virtual std::vector<std::string> state_names() const = 0;
   virtual const char* name() const = 0;
 
  private:
+  void load_slot(Slot& slot, const io::State& state, const std::string& which) const;
   std::vector<std::vector<Slot>> groups_;
+  std::vector<double> scales_;  // of each group
 };
 
 template <class Options>
@@ -94,6 +106,7 @@ class OptimizerWith : public Optimizer {
   }
   double& lr_of(size_t group) override { return options_.at(group).lr; }
   io::State options_state(size_t group) const override { return io::to_state(options_.at(group)); }
+  void check_options(const io::State& state) const override { io::from_state<Options>(state).check(); }
   void load_options(size_t group, const io::State& state) override {
     options_.at(group) = io::from_state<Options>(state);
   }
@@ -149,20 +162,30 @@ class Adam : public OptimizerWith<AdamOptions> {
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
   std::vector<std::string> state_names() const override { return {"mean", "square", "largest_square"}; }
   const char* name() const override { return "Adam"; }
-  /// Whether decay shrinks the weights directly (AdamW) instead of adding to the gradient.
-  virtual bool decoupled() const { return false; }
 };
 
-/// Adam with decoupled weight decay, 0.01 unless options say otherwise.
-class AdamW : public Adam {
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  bool amsgrad = false;
+  bool maximize = false;
+  TUTTI_FIELDS(lr, beta1, beta2, eps, weight_decay, amsgrad, maximize)
+  void check() const;
+};
+/// Adam with decoupled weight decay: it shrinks the weights directly instead of adding to the gradient.
+class AdamW : public OptimizerWith<AdamWOptions> {
  public:
-  explicit AdamW(const TensorList& parameters, const AdamOptions& options = {.weight_decay = 0.01})
-      : Adam(parameters, options) {}
-  explicit AdamW(const std::vector<ParameterGroup<AdamOptions>>& groups) : Adam(groups) {}
+  explicit AdamW(const TensorList& parameters, const AdamWOptions& options = {}) : OptimizerWith(parameters, options) {}
+  explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : OptimizerWith(groups) {}
+  double momentum(size_t group) const override { return const_cast<AdamW*>(this)->options(group).beta1; }
+  void set_momentum(size_t group, double momentum) override { options(group).beta1 = momentum; }
 
  protected:
+  void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
+  std::vector<std::string> state_names() const override { return {"mean", "square", "largest_square"}; }
   const char* name() const override { return "AdamW"; }
-  bool decoupled() const override { return true; }
 };
 
 struct SparseAdamOptions {

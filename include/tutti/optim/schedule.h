@@ -3,6 +3,9 @@
 //
 //   optim::Scheduler schedule(adam, optim::warmup(100) * optim::cosine(10'000));
 //   ... each step: adam.step(); schedule.step();
+//
+// An optimizer has one Scheduler: schedules are multiplied and chained instead. A Plateau goes together with it, since
+// what it takes off stays off (Optimizer::scale_lr), whatever the schedule does then.
 #pragma once
 
 #include <functional>
@@ -78,7 +81,8 @@ struct PlateauOptions {
   int64_t cooldown = 0;     // steps after a change in which nothing counts
   double lowest = 0;        // the smallest learning rate
 };
-/// Lowers the rate when a measure (a validation loss) no longer improves.
+/// Lowers the rate when a measure (a validation loss) no longer improves. With a Scheduler on the same optimizer, a
+/// warm-up say, the rate is that of the schedule times what the plateau has taken off.
 class Plateau {
  public:
   explicit Plateau(Optimizer& optimizer, const PlateauOptions& options = {});
@@ -87,6 +91,7 @@ class Plateau {
   void load_state(const io::State& state);
 
  private:
+  void lower(size_t group);
   Optimizer* optimizer_;
   PlateauOptions options_;
   double best_;

@@ -1,0 +1,69 @@
+// What load_state_dict refuses, and that nothing has been changed then.
+#include "tests/support/compare.h"
+#include "tests/support/expect.h"
+#include "tutti/nn.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(LoadStateDict, LazyParametersKnowPartOfTheirShape) {
+  nn::LazyLinear lazy(3);
+  std::string message =
+      message_of<ValueError>([&] { lazy.load_state_dict({{"weight", ones({7, 2})}, {"bias", ones({9, 9})}}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("weight (is [3, -1] here, [7, 2] there)"),
+                             HasSubstr("bias (is [3] here, [9, 9] there)"), HasSubstr("nothing was loaded")));
+  EXPECT_FALSE(lazy.weight.defined() || lazy.bias.defined());
+  EXPECT_THROW(lazy.load_state_dict({{"weight", ones({3})}, {"bias", ones({3})}}), ValueError);
+  EXPECT_THAT(
+      message_of<ValueError>([&] { lazy.load_state_dict({{"weight", ones({3, 2}, {i64})}, {"bias", ones({3})}}); }),
+      HasSubstr("i64"));
+  EXPECT_FALSE(lazy.bias.defined());
+  lazy.load_state_dict({{"weight", ones({3, 2})}, {"bias", ones({3})}});
+  EXPECT_EQ(values(lazy(ones({2}))), (Doubles{3, 3, 3}));
+}
+
+TEST(LoadStateDict, LazyModulesDrawWhatWasNotLoaded) {
+  manual_seed(1);
+  nn::LazyLinear one(3), two(3);
+  one.load_state_dict({{"weight", zeros({3, 2})}}, {.strict = false});
+  EXPECT_EQ(one(ones({2})).sizes(), Shape{3});
+  ASSERT_TRUE(one.bias.defined());
+  EXPECT_GT(one.bias.abs().sum().item<double>(), 0);
+  EXPECT_EQ(one.weight.abs().sum().item<double>(), 0);
+  two.load_state_dict({{"bias", full({3}, 5.0f)}}, {.strict = false});
+  two(ones({2}));
+  EXPECT_EQ(values(two.bias), (Doubles{5, 5, 5}));
+  EXPECT_GT(two.weight.abs().sum().item<double>(), 0);
+}
+
+TEST(LoadStateDict, WhatIsComplexOrSparseIsListedWithTheRest) {
+  nn::Linear net(2, 3);
+  Tensor weight = net.weight.detach().clone(), bias = net.bias.detach().clone();
+  std::string message = message_of<ValueError>(
+      [&] { net.load_state_dict({{"bias", ones({3}, {c64})}, {"weight", ones({1})}, {"other", ones({1})}}); });
+  EXPECT_THAT(message, AllOf(HasSubstr("weight (is [3, 2] here, [1] there)"), HasSubstr("does not fit: bias"),
+                             HasSubstr("c64"), HasSubstr("unexpected: other")));
+  EXPECT_THROW(net.load_state_dict({{"weight", zeros({3, 2})}, {"bias", ones({3}, {c64})}}), ValueError);
+  EXPECT_THROW(net.load_state_dict({{"weight", zeros({3, 2})}, {"bias", sparse_coo(tensor({{1}}), ones({1}), {3})}}),
+               ValueError);
+  EXPECT_TRUE(identical(net.weight.detach(), weight));
+  EXPECT_TRUE(identical(net.bias.detach(), bias));
+}
+
+TEST(StateDict, IsTheModulesOwnUnlessCopied) {
+  nn::Linear net(1, 1);
+  nn::StateDict live = net.state_dict(), kept = tree::map(live, [](const Tensor& t) { return t.clone(); });
+  double before = net.weight.item<double>();
+  {
+    NoGrad guard;
+    net.weight.add_(1);
+  }
+  EXPECT_NE(live.at("weight").item<double>(), before);
+  EXPECT_EQ(kept.at("weight").item<double>(), before);
+}
+
+}  // namespace
+}  // namespace tutti::test
