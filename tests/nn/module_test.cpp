@@ -156,7 +156,7 @@ TEST(Module, PrintsItsTree) {
   Net net;
   std::ostringstream out;
   out << net;
-  EXPECT_EQ(out.str(), R"(Net(extra.a=[1], extra.b=[2])  42
+  EXPECT_EQ(out.str(), R"(Net(extra.a=[1], extra.b=[2])
   first: Linear(weight=[3, 2], bias=[3])  9
   blocks.0: Block(seen=[1], scratch=[2], scale=0.5)  12
     inner: Linear(weight=[3, 3], bias=[3])  12
@@ -183,7 +183,7 @@ struct Heir : Block {};
 
 TEST(Module, ForgottenMembersAreErrors) {
   EXPECT_THAT(message_of<ValueError>([] { Forgetful().parameters(); }),
-              HasSubstr("Forgetful has 56 bytes between a and its end that TUTTI_FIELDS does not name"));
+              HasSubstr("Forgetful has 72 bytes between a and its end that TUTTI_FIELDS does not name"));
   EXPECT_EQ(Careless().parameters().size(), 2);
   EXPECT_THAT(message_of<ValueError>([] { Heir().parameters(); }), HasSubstr("Heir is derived from Block"));
 }

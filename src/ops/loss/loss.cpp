@@ -161,8 +161,10 @@ Tensor kl_div(const Tensor& input, const Tensor& target, const KlOptions& option
   check_pair(input, target, "kl_div");
   check_loss_input(target, "kl_div");
   if (lowered(input, target)) return kl_div(in_f32(input), in_f32(target), options);
-  return reduce_loss(options.log_target ? exp(target) * (target - input) : xlogy(target, target) - target * input,
-                     options.reduction);
+  Tensor loss = options.log_target ? exp(target) * (target - input) : xlogy(target, target) - target * input;
+  if (!options.batch_mean) return reduce_loss(loss, options.reduction);
+  check<ShapeError>(input.dim() > 0, "kl_div", "batch_mean needs a batch: a first dim, which {} has not", input);
+  return sum(loss) / static_cast<double>(input.size(0));
 }
 
 Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double epsilon) {
