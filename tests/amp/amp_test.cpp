@@ -187,6 +187,7 @@ TEST(Autocast, LayersAreAsAmpSays) {
     EXPECT_EQ(group_norm(in).dtype(), f32);
     EXPECT_EQ(rms_norm(in).dtype(), f32);
     EXPECT_EQ(batch_norm(in).dtype(), in.dtype());
+    EXPECT_EQ(nn::InstanceNorm1d(2)(in).dtype(), in.dtype());
     EXPECT_EQ(scaled_dot_product_attention(in, x, h).dtype(), bf16);
     EXPECT_EQ(scaled_dot_product_attention(in, x, h, {.mask = zeros({2, 2})}).dtype(), bf16);
     Tensor mask = zeros({2, 2}).requires_grad_();

@@ -31,12 +31,11 @@ const Names low = {
     "conv_backward_weight",
 };
 const Names full_precision = {
-    "exp",     "exp2",       "expm1",      "log",        "log2",          "log10",     "log1p",
-    "rsqrt",   "logaddexp",  "logaddexp2", "xlogy",      "xlog1py",       "logit",     "erfinv",
-    "lgamma",  "digamma",    "trigamma",   "reciprocal", "pow",           "tan",       "asin",
-    "acos",    "sinh",       "cosh",       "softplus",   "sum",           "mean",      "prod",
-    "var",     "stddev",     "norm",       "softmax",    "log_softmax",   "logsumexp", "cumsum",
-    "cumprod", "layer_norm", "rms_norm",   "group_norm", "instance_norm", "trace",     "sum_to",
+    "exp",        "exp2",     "expm1",      "log",   "log2",    "log10",       "log1p",     "rsqrt",    "logaddexp",
+    "logaddexp2", "xlogy",    "xlog1py",    "logit", "erfinv",  "lgamma",      "digamma",   "trigamma", "reciprocal",
+    "pow",        "tan",      "asin",       "acos",  "sinh",    "cosh",        "softplus",  "sum",      "mean",
+    "prod",       "var",      "stddev",     "norm",  "softmax", "log_softmax", "logsumexp", "cumsum",   "cumprod",
+    "layer_norm", "rms_norm", "group_norm", "trace", "sum_to",
 };
 
 // Outputs that do not have the dtype of the inputs even without autocast tell nothing.
