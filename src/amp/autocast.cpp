@@ -34,11 +34,19 @@ std::optional<DType> wanted_dtype(const Operator& op, std::span<const Tensor* co
 
 }  // namespace
 
-Tensor amp::input_for(AutocastPolicy policy, const Tensor& x) {
-  if (!(context().modes & kAutocastMode) || !castable(x)) return x;
+namespace amp {
+namespace {
+DType dtype_for(AutocastPolicy policy) {
   TUTTI_ASSERT(policy == AutocastPolicy::low_precision || policy == AutocastPolicy::full_precision);
-  return cast(x, policy == AutocastPolicy::low_precision ? context().autocast_dtype : DType::f32);
+  return policy == AutocastPolicy::low_precision ? context().autocast_dtype : DType::f32;
 }
+}  // namespace
+
+bool casts(AutocastPolicy policy, const Tensor& x) {
+  return context().modes & kAutocastMode && castable(x) && x.dtype() != dtype_for(policy);
+}
+Tensor input_for(AutocastPolicy policy, const Tensor& x) { return casts(policy, x) ? cast(x, dtype_for(policy)) : x; }
+}  // namespace amp
 
 bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
                   std::span<Tensor> outputs) {
