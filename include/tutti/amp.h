@@ -21,8 +21,14 @@
 
 namespace tutti::amp {
 
-/// Inside, operators cast their floating-point inputs by the policy in their descriptor: products run in `dtype`, what
-/// needs range or precision (losses, norms, sums, softmax) in f32, everything else as it comes.
+/// Inside, operators cast their floating-point inputs (but f64, which was asked for by name) as the policy in their
+/// descriptor says:
+///   `dtype`: products (mm, linear, bilinear, einsum, ...), convolutions, recurrent layers, attention;
+///   f32:     losses; layer, group and RMS norms; sums, means, variances and norms; softmax; exponentials,
+///            logarithms, powers and what is as steep (1/x, tan, ...);
+///   the widest of the inputs: other arithmetic, embedding_bag;
+///   as it comes: everything else. Batch and instance norms are of these: they give the dtype of their input, but
+///            their statistics are in f32.
 class [[nodiscard]] Autocast {
  public:
   explicit Autocast(DType dtype = DType::bf16, bool enabled = true);

@@ -1,4 +1,5 @@
 // Autocast and tracing: what call() does first when a mode asks for it.
+#include "amp/policy.h"
 #include "base/check.h"
 #include "base/small_vector.h"
 #include "tensor/call.h"
@@ -8,11 +9,12 @@
 namespace tutti {
 namespace {
 
+bool castable(const Tensor& x) {
+  return x.defined() && is_floating(x.dtype()) && x.dtype() != DType::f64 && !x.is_number();
+}
+
 // The dtype that the policy asks of this operator's floating-point inputs; none: leave them.
 std::optional<DType> wanted_dtype(const Operator& op, std::span<const Tensor* const> inputs) {
-  auto castable = [](const Tensor& x) {
-    return x.defined() && is_floating(x.dtype()) && x.dtype() != DType::f64 && !x.is_number();
-  };
   switch (op.autocast) {
     case AutocastPolicy::none:
       return {};
@@ -32,6 +34,20 @@ std::optional<DType> wanted_dtype(const Operator& op, std::span<const Tensor* co
 
 }  // namespace
 
+namespace amp {
+namespace {
+DType dtype_for(AutocastPolicy policy) {
+  TUTTI_ASSERT(policy == AutocastPolicy::low_precision || policy == AutocastPolicy::full_precision);
+  return policy == AutocastPolicy::low_precision ? context().autocast_dtype : DType::f32;
+}
+}  // namespace
+
+bool casts(AutocastPolicy policy, const Tensor& x) {
+  return context().modes & kAutocastMode && castable(x) && x.dtype() != dtype_for(policy);
+}
+Tensor input_for(AutocastPolicy policy, const Tensor& x) { return casts(policy, x) ? cast(x, dtype_for(policy)) : x; }
+}  // namespace amp
+
 bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
                   std::span<Tensor> outputs) {
   if (context().modes & kAutocastMode) {
@@ -41,8 +57,7 @@ bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Att
     SmallVector<const Tensor*, 4> pointers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Tensor& x = *inputs[i];
-      bool cast_it = dtype && x.defined() && is_floating(x.dtype()) && x.dtype() != DType::f64 && x.dtype() != *dtype &&
-                     !x.is_number();
+      bool cast_it = dtype && castable(x) && x.dtype() != *dtype;
       if (cast_it) converted[i] = cast(x, *dtype);
       pointers.push_back(cast_it ? &converted[i] : &x);
     }

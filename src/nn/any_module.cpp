@@ -5,13 +5,15 @@
 
 namespace tutti::nn::detail {
 
-void check_arguments(const ModuleBase& module, std::span<const std::type_info* const> wanted,
+void check_arguments(const ModuleBase& module, std::span<const std::type_info* const> wanted, size_t needed,
                      std::span<const Argument> given) {
-  bool fits = wanted.size() == given.size();
-  for (size_t i = 0; fits && i < wanted.size(); ++i) fits = *wanted[i] == *given[i].type;
+  bool fits = given.size() >= needed && given.size() <= wanted.size();
+  for (size_t i = 0; fits && i < given.size(); ++i) fits = *wanted[i] == *given[i].type;
   if (fits) return;
   std::string takes, got;
-  for (const auto* type : wanted) takes += (takes.empty() ? "" : ", ") + short_name(*type);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    takes += std::string(i == needed ? "[" : "") + (i ? ", " : "") + short_name(*wanted[i]);
+  if (needed < wanted.size()) takes += "]";
   for (const auto& argument : given) got += (got.empty() ? "" : ", ") + short_name(*argument.type);
   fail<ValueError>("AnyModule", "{} takes ({}), but was called with ({})", module.type_name(), takes, got);
 }

@@ -6,7 +6,11 @@
 namespace tutti::nn {
 
 MultiheadAttention::MultiheadAttention(int64_t width, int64_t heads, const MultiheadAttentionOptions& o)
-    : heads(heads), dropout(o.dropout), batch_first(o.batch_first), out_proj(width, width, {.bias = o.bias}) {
+    : heads(heads),
+      dropout(o.dropout),
+      batch_first(o.batch_first),
+      add_zero_attn(o.add_zero_attn),
+      out_proj(width, width, {.bias = o.bias}) {
   check<ValueError>(width > 0 && heads > 0 && width % heads == 0, "MultiheadAttention",
                     "a width of {} does not divide into {} heads", width, heads);
   int64_t key = o.key_width ? o.key_width : width, value = o.value_width ? o.value_width : width;
@@ -19,6 +23,10 @@ MultiheadAttention::MultiheadAttention(int64_t width, int64_t heads, const Multi
   }
   if (o.bias) in_proj_bias = zeros({3 * width});
   if (o.bias) init::zeros_(out_proj.bias);
+  if (o.add_bias_kv) {
+    bias_k = init::xavier_normal_(empty({1, 1, width}));
+    bias_v = init::xavier_normal_(empty({1, 1, width}));
+  }
 }
 
 namespace {
@@ -27,6 +35,13 @@ namespace {
 Tensor to_heads(const Tensor& x, int64_t heads, bool batch_first) {
   Tensor split = x.view({x.size(0), x.size(1), heads, x.size(2) / heads});
   return split.permute(batch_first ? Shape{0, 2, 1, 3} : Shape{1, 2, 0, 3});
+}
+
+// With one more key or value, [1, 1, width], at the end of the time.
+Tensor with_key(const Tensor& x, const Tensor& more, int64_t time) {
+  Shape sizes = x.sizes();
+  sizes[static_cast<size_t>(time)] = 1;
+  return cat({x, cast(more, x.dtype()).expand(sizes)}, time);
 }
 
 // A mask of keys that are none, and the caller's, as one that attention takes.
@@ -43,15 +58,47 @@ Tensor joined_mask(const AttendOptions& o, int64_t batch, int64_t heads) {
                      -std::numeric_limits<double>::infinity());
 }
 
+// What is said of `keys` keys, said of `more` behind them too: they may always be attended to.
+AttentionOptions with_more_keys(AttentionOptions o, int64_t queries, int64_t keys, int64_t more) {
+  if (o.causal) {
+    Tensor past = tril(ones({queries, keys}, {.dtype = DType::boolean}));
+    o.mask = !o.mask.defined()                  ? past
+             : o.mask.dtype() == DType::boolean ? logical_and(o.mask, past)
+                                                : where(past, o.mask, -std::numeric_limits<double>::infinity());
+    o.causal = false;
+  }
+  if (!o.mask.defined()) return o;
+  Shape sizes = o.mask.sizes();
+  check<ShapeError>(sizes[sizes.size() - 1] == keys, "MultiheadAttention", "the mask {} is not for {} keys", o.mask,
+                    keys);
+  sizes[sizes.size() - 1] = more;
+  Options like{.dtype = o.mask.dtype(), .device = o.mask.device()};
+  o.mask = cat({o.mask, o.mask.dtype() == DType::boolean ? ones(sizes, like) : zeros(sizes, like)}, -1);
+  return o;
+}
+
 }  // namespace
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttendOptions& o) {
+  return run(query, key, value, o, false).output;
+}
+
+AttendResult MultiheadAttention::with_weights(const Tensor& query, const Tensor& key, const Tensor& value,
+                                              const AttendOptions& o, bool average) {
+  AttendResult r = run(query, key, value, o, true);
+  if (average) r.weights = mean(r.weights, -3);
+  return r;
+}
+
+AttendResult MultiheadAttention::run(const Tensor& query, const Tensor& key, const Tensor& value,
+                                     const AttendOptions& o, bool need_weights) {
   if (query.dim() == 2) {
     AttendOptions batched = o;
     if (o.key_padding.defined()) batched.key_padding = o.key_padding.unsqueeze(0);
     int64_t at = batch_first ? 0 : 1;
-    return forward(query.unsqueeze(at), key.unsqueeze(at), value.unsqueeze(at), batched).squeeze(at);
+    AttendResult r = run(query.unsqueeze(at), key.unsqueeze(at), value.unsqueeze(at), batched, need_weights);
+    return {r.output.squeeze(at), need_weights ? r.weights.squeeze(0) : Tensor()};
   }
   check<ShapeError>(query.dim() == 3 && key.dim() == 3 && value.dim() == 3, "MultiheadAttention",
                     "takes queries, keys and values of 3 dims (or 2 without a batch), not {}, {} and {}", query, key,
@@ -66,12 +113,26 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
         in_proj_weight.defined() ? in_proj_weight.chunk(3) : TensorList{q_proj_weight, k_proj_weight, v_proj_weight};
     q = linear(query, w[0], b[0]), k = linear(key, w[1], b[1]), v = linear(value, w[2], b[2]);
   }
-  int64_t batch = query.size(batch_first ? 0 : 1);
-  Tensor y = scaled_dot_product_attention(
-      to_heads(q, heads, batch_first), to_heads(k, heads, batch_first), to_heads(v, heads, batch_first),
-      {.mask = joined_mask(o, batch, heads), .dropout = is_training() ? dropout : 0, .causal = o.causal});
+  int64_t batch = query.size(batch_first ? 0 : 1), time = batch_first ? 1 : 0, keys = k.size(time);
+  AttentionOptions options{
+      .mask = joined_mask(o, batch, heads), .dropout = is_training() ? dropout : 0, .causal = o.causal};
+  if (bias_k.defined()) k = with_key(k, bias_k, time), v = with_key(v, bias_v, time);
+  if (add_zero_attn) {
+    Tensor zero = zeros({1, 1, k.size(2)}, {.dtype = k.dtype(), .device = k.device()});
+    k = with_key(k, zero, time), v = with_key(v, zero, time);
+  }
+  if (int64_t more = k.size(time) - keys) options = with_more_keys(options, query.size(time), keys, more);
+  q = to_heads(q, heads, batch_first), k = to_heads(k, heads, batch_first), v = to_heads(v, heads, batch_first);
+  Tensor weights, y;
+  if (need_weights) {  // those with which each value counts are the result for values 1, 0, 0, ...; 0, 1, 0, ...; ...
+    Tensor each = eye(k.size(2), k.size(2), {.dtype = k.dtype(), .device = k.device()});
+    weights = scaled_dot_product_attention(q, k, each.expand({batch, heads, k.size(2), k.size(2)}), options);
+    y = matmul(weights, v);
+  } else {
+    y = scaled_dot_product_attention(q, k, v, options);
+  }
   y = y.permute(batch_first ? Shape{0, 2, 1, 3} : Shape{2, 0, 1, 3});
-  return out_proj(y.reshape({query.size(0), query.size(1), q.size(-1)}));
+  return {out_proj(y.reshape({query.size(0), query.size(1), heads * q.size(-1)})), weights};
 }
 
 TransformerEncoderLayer::TransformerEncoderLayer(int64_t width, int64_t heads, const TransformerOptions& o)
@@ -135,7 +196,7 @@ Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory, c
 
 TransformerEncoder::TransformerEncoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& o) {
   for (int64_t i = 0; i < count; ++i) layers.emplace_back(width, heads, o);
-  if (o.norm_first) norm.emplace(width, NormOptions{.eps = o.eps});
+  if (o.final_norm.value_or(o.norm_first)) norm.emplace(width, NormOptions{.eps = o.eps});
 }
 Tensor TransformerEncoder::forward(const Tensor& x, const AttendOptions& o) {
   Tensor y = x;
@@ -145,7 +206,7 @@ Tensor TransformerEncoder::forward(const Tensor& x, const AttendOptions& o) {
 
 TransformerDecoder::TransformerDecoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& o) {
   for (int64_t i = 0; i < count; ++i) layers.emplace_back(width, heads, o);
-  if (o.norm_first) norm.emplace(width, NormOptions{.eps = o.eps});
+  if (o.final_norm.value_or(o.norm_first)) norm.emplace(width, NormOptions{.eps = o.eps});
 }
 Tensor TransformerDecoder::forward(const Tensor& x, const Tensor& memory, const AttendOptions& o,
                                    const AttendOptions& memory_options) {

@@ -5,7 +5,36 @@
 #include "base/check.h"
 #include "tutti/nn/init.h"
 
+namespace tutti {
+const char* to_string(PadMode mode) {
+  constexpr const char* names[] = {"constant", "reflect", "replicate", "circular"};
+  return names[static_cast<size_t>(mode)];
+}
+}  // namespace tutti
+
 namespace tutti::nn::detail {
+namespace {
+void check_entries(const char* layer, const char* what, const Shape& given, int64_t dims, int64_t least) {
+  check<ShapeError>(given.size() == 1 || static_cast<int64_t>(given.size()) == dims, layer,
+                    "takes a {} of one entry or {}, not {}", what, dims, given);
+  for (int64_t n : given) check<ValueError>(n >= least, layer, "takes a {} of {} or more, not {}", what, least, given);
+}
+}  // namespace
+
+void check_options(int64_t dims, const ConvLayerOptions& o) {
+  check_entries("Conv", "stride", o.stride, dims, 1);
+  check_entries("Conv", "padding", o.padding, dims, 0);
+  check_entries("Conv", "dilation", o.dilation, dims, 1);
+  if (!o.same) return;
+  for (int64_t n : o.stride) check<ValueError>(n == 1, "Conv", "'same' padding is for stride 1, not {}", o.stride);
+  for (int64_t n : o.padding) check<ValueError>(n == 0, "Conv", "takes 'same' or a padding, not both ({})", o.padding);
+}
+void check_options(int64_t dims, const ConvTransposeLayerOptions& o) {
+  check_entries("ConvTranspose", "stride", o.stride, dims, 1);
+  check_entries("ConvTranspose", "padding", o.padding, dims, 0);
+  check_entries("ConvTranspose", "output_padding", o.output_padding, dims, 0);
+  check_entries("ConvTranspose", "dilation", o.dilation, dims, 1);
+}
 
 void check_groups(const char* layer, int64_t in, int64_t out, int64_t groups) {
   check<ValueError>(in > 0 && out > 0 && groups > 0 && in % groups == 0 && out % groups == 0, layer,
@@ -34,8 +63,6 @@ Tensor run_conv(int64_t dims, const Tensor& x, const Tensor& weight, const Tenso
   auto at = [](const Shape& s, int64_t d) { return s[s.size() == 1 ? 0 : static_cast<size_t>(d)]; };
   Shape pads;  // as pad() wants them: the last dim first
   if (o.same) {
-    for (int64_t d = 0; d < dims; ++d)
-      check<ValueError>(at(o.stride, d) == 1, "Conv", "'same' padding is for stride 1, not {}", o.stride);
     Shape kernel(std::span<const int64_t>(weight.sizes().data() + 2, static_cast<size_t>(dims)));
     pads = same_pads(kernel, o.dilation);
   } else if (o.padding_mode != PadMode::constant) {

@@ -24,7 +24,10 @@ Embedding::Embedding(int64_t entries, int64_t width, const EmbeddingOptions& opt
     : weight(table("Embedding", entries, width, options.padding_idx)), options(options) {}
 
 EmbeddingBag::EmbeddingBag(int64_t entries, int64_t width, const EmbeddingBagOptions& options)
-    : weight(table("EmbeddingBag", entries, width, options.padding_idx)), options(options) {}
+    : weight(table("EmbeddingBag", entries, width, options.padding_idx)), options(options) {
+  check<ValueError>(!options.per_sample_weights.defined(), "EmbeddingBag",
+                    "per_sample_weights belong to a batch: they are the third argument of the call");
+}
 
 Tensor EmbeddingBag::forward(const Tensor& indices, const Tensor& offsets, const Tensor& per_sample_weights) {
   EmbeddingBagOptions now = options;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "tutti/context.h"
 #include "tutti/nn/container.h"
 #include "tutti/nn/init.h"
 #include "tutti/ops.h"
@@ -29,7 +30,7 @@ Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Te
                     "bilinear", "takes [..., in1], [..., in2] and weights of [out, in1, in2], not {}, {} and {}", a, b,
                     weight);
   Tensor y = einsum("...i,oij,...j->...o", {a, weight, b});
-  return bias.defined() ? y + bias : y;
+  return bias.defined() ? y + cast(bias, y.dtype()) : y;  // autocast may have lowered y
 }
 
 namespace nn {
@@ -52,14 +53,25 @@ Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : weight(e
 }
 void Linear::reset_parameters() { draw(weight, bias); }
 
-LazyLinear::LazyLinear(int64_t out, const LinearOptions& options) : out(out), weight(Parameter::lazy({out, -1})) {
-  if (options.bias) bias = Parameter::lazy({out});
+namespace {
+// The value that was awaited, not filled yet.
+Parameter arrived(const Parameter::Awaited& a, const Shape& sizes, const Tensor& x) {
+  // Under autocast x may be of a dtype that is for passing only.
+  bool lowered = context().modes & kAutocastMode && x.is_floating() && x.dtype() != DType::f64;
+  DType like = !x.is_floating() ? default_dtype() : lowered ? DType::f32 : x.dtype();
+  return {empty(sizes, {.dtype = a.dtype.value_or(like), .device = a.device.value_or(x.device())}), a.requires_grad};
+}
+}  // namespace
+
+LazyLinear::LazyLinear(int64_t out, const LinearOptions& options) : out(out) {
+  weight = Parameter::lazy({.sizes = {out, -1}, .dtype = options.dtype, .device = options.device});
+  if (options.bias) bias = Parameter::lazy({.sizes = {out}, .dtype = options.dtype, .device = options.device});
 }
 Tensor LazyLinear::forward(const Tensor& x) {
+  check<ShapeError>(x.dim() >= 1, "LazyLinear", "takes inputs of [..., in], not {}", x);
   // Either may have been loaded already.
-  Options like{.dtype = x.dtype(), .device = x.device()};
-  if (!weight.defined()) draw(weight = empty({out, x.size(-1)}, like), x.size(-1));
-  if (bias.awaited && !bias.defined()) draw(bias = empty({out}, like), x.size(-1));
+  if (!weight.defined()) draw(weight = arrived(*weight.awaited, {out, x.size(-1)}, x), x.size(-1));
+  if (bias.awaited && !bias.defined()) draw(bias = arrived(*bias.awaited, {out}, x), x.size(-1));
   return linear(x, weight, bias);
 }
 

@@ -124,10 +124,16 @@ void ModuleBase::to(const ModuleOptions& options) {
     if (options.device) t = t.to(*options.device);
     if (options.dtype && t.is_floating()) t = t.to(*options.dtype);
     // Formats other than contiguous are for images; a tensor of another number of dims has no channels to put last.
-    if (options.format && (t.dim() == 4 || *options.format == MemoryFormat::contiguous))
+    if (options.format && (t.dim() == 4 || t.dim() == 5 || *options.format == MemoryFormat::contiguous))
       t = t.contiguous(*options.format);
     return t;
   };
+  auto promise = [&](const std::string&, Parameter& p) {
+    if (p.defined() || !p.awaited) return;
+    if (options.device) p.awaited->device = options.device;
+    if (options.dtype) p.awaited->dtype = options.dtype;
+  };
+  walk(*this, promise, nothing, nothing);
   std::set<TensorImpl*> done;
   for_each_state(*this, [&](const std::string&, Tensor& t) {
     if (!done.insert(t.impl()).second) return;
@@ -150,6 +156,7 @@ void ModuleBase::requires_grad_(bool value) {
       *this,
       [value](const std::string&, Parameter& p) {
         if (p.defined()) p.Tensor::requires_grad_(value);
+        if (p.awaited) p.awaited->requires_grad = value;
       },
       nothing, nothing);
 }

@@ -20,12 +20,16 @@ struct Parts final : detail::FieldVisitor {
   std::string text;
   std::vector<std::pair<std::string, ModuleBase*>> children;
 
+  std::set<std::string> names;
+
   void add(const std::string& name, const std::string& value) {
-    text += (text.empty() ? "" : ", ") + name + "=" + value;
+    if (!name.empty() && !names.insert(name).second) return;  // an option that a tensor shows already, as "bias"
+    text += (text.empty() ? "" : ", ") + name + (name.empty() ? "" : "=") + value;
   }
-  void add(const std::string& name, const Tensor& t) { add(name, t.defined() ? to_string(t.sizes()) : "none"); }
-  void parameter(const std::string& name, Parameter& p) override { add(name, p); }
-  void buffer(const std::string& name, Buffer& b) override { add(name, b); }
+  void parameter(const std::string& name, Parameter& p) override {
+    add(name, p.defined() ? to_string(p.sizes()) : p.awaited ? "awaited" : "none");
+  }
+  void buffer(const std::string& name, Buffer& b) override { add(name, b.defined() ? to_string(b.sizes()) : "none"); }
   void module(const std::string& name, ModuleBase& m) override { children.emplace_back(name, &m); }
   void other(const std::string& name, const std::function<std::string()>& value) override { add(name, value()); }
 };
@@ -34,7 +38,9 @@ void print(std::string& out, ModuleBase& module, const std::string& name, const 
   Parts parts;
   module.visit_fields(parts);
   out += indent + (name.empty() ? "" : name + ": ") + module.type_name() + "(" + parts.text + ")";
-  if (int64_t count = module.parameter_count()) out += "  " + with_commas(count);
+  // That of the whole is the last line.
+  if (int64_t count = module.parameter_count(); count && !(name.empty() && indent.empty()))
+    out += "  " + with_commas(count);
   out += "\n";
   for (auto& [child_name, child] : parts.children) print(out, *child, child_name, indent + "  ");
 }

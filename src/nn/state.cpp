@@ -35,7 +35,7 @@ bool fits(const Shape& known, const Shape& sizes) {
 
 // The shape that a value must have, -1 where any will do.
 Shape wanted_sizes(const Tensor& t) { return t.sizes(); }
-Shape wanted_sizes(const Parameter& p) { return p.defined() ? p.sizes() : *p.awaited; }
+Shape wanted_sizes(const Parameter& p) { return p.defined() ? p.sizes() : p.awaited->sizes; }
 
 // Whether values of `there` can be those of `here`. A lazy parameter gets its dtype from there: it must be one that has
 // gradients.

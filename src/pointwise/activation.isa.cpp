@@ -126,7 +126,7 @@ struct Mish : Floating {
 };
 
 /// log(1 + exp(beta · x)) / beta, a smooth max(x, 0).
-struct Softplus : Floating {
+struct Softplus : Floating, FullPrecision {
   template <class X, class B>
   TUTTI_HD static auto value(X x, B beta) {
     return with_slope<detail::SoftplusRule>(x * beta) / beta;

@@ -145,7 +145,7 @@ struct Neg : Numeric {
 };
 
 /// 1 / x.
-struct Reciprocal : FloatingComplex {
+struct Reciprocal : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return 1.0 / x;
@@ -187,7 +187,7 @@ struct Sign : Real, Stepwise {
 };
 
 /// x to the power y. An integer to a negative power is 0, unless it is 1 or -1.
-struct Pow : Arithmetic {
+struct Pow : Arithmetic, FullPrecision {
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
     return pow(x, y);

@@ -89,6 +89,8 @@ inline constexpr uint32_t kAll = ~uint32_t{0};
 #endif
 /// Added to a signature: the derivative is zero almost everywhere.
 struct Stepwise {};
+/// Added to a signature: results need more range or precision than bf16 and f16 have, so autocast computes in f32.
+struct FullPrecision {};
 
 /// The complex conjugate of complex lanes, others as they are.
 template <class V>
@@ -311,7 +313,7 @@ PointwiseOperator describe_operator(const char* name, const Kernels& kernels,
   op.infer = &infer;
   op.cpu = &run;
   op.pointwise = true;
-  op.autocast = AutocastPolicy::widest;
+  op.autocast = std::is_base_of_v<FullPrecision, F> ? AutocastPolicy::full_precision : AutocastPolicy::widest;
   op.signature = F::signature;
   op.signature.stepwise = std::is_base_of_v<Stepwise, F>;
   op.arity = Arity;

@@ -5,7 +5,7 @@ namespace tutti::pointwise {
 inline namespace TUTTI_ISA {
 
 /// e to the power x.
-struct Exp : FloatingComplex {
+struct Exp : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return exp(x);
@@ -13,7 +13,7 @@ struct Exp : FloatingComplex {
 };
 
 /// 2 to the power x.
-struct Exp2 : FloatingComplex {
+struct Exp2 : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return exp2(x);
@@ -21,7 +21,7 @@ struct Exp2 : FloatingComplex {
 };
 
 /// eˣ - 1, accurate near 0.
-struct Expm1 : FloatingComplex {
+struct Expm1 : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return expm1(x);
@@ -29,7 +29,7 @@ struct Expm1 : FloatingComplex {
 };
 
 /// The natural logarithm of x.
-struct Log : FloatingComplex {
+struct Log : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return log(x);
@@ -37,7 +37,7 @@ struct Log : FloatingComplex {
 };
 
 /// The logarithm of x to base 2.
-struct Log2 : FloatingComplex {
+struct Log2 : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return log2(x);
@@ -45,7 +45,7 @@ struct Log2 : FloatingComplex {
 };
 
 /// The logarithm of x to base 10.
-struct Log10 : FloatingComplex {
+struct Log10 : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return log10(x);
@@ -53,7 +53,7 @@ struct Log10 : FloatingComplex {
 };
 
 /// log(1 + x), accurate near 0.
-struct Log1p : FloatingComplex {
+struct Log1p : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return log1p(x);
@@ -69,7 +69,7 @@ struct Sqrt : FloatingComplex {
 };
 
 /// 1 / √x.
-struct Rsqrt : FloatingComplex {
+struct Rsqrt : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return rsqrt(x);
@@ -121,7 +121,7 @@ TUTTI_HD auto zero_or_product(X x, Y y, L logarithm) {
 }  // namespace detail
 
 /// log(eˣ + eʸ) without overflow.
-struct LogAddExp : Floating {
+struct LogAddExp : Floating, FullPrecision {
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
     return with_slopes<detail::LogAddExpRule>(x, y);
@@ -129,7 +129,7 @@ struct LogAddExp : Floating {
 };
 
 /// log2(2ˣ + 2ʸ) without overflow.
-struct LogAddExp2 : Floating {
+struct LogAddExp2 : Floating, FullPrecision {
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
     return with_slopes<detail::LogAddExpRule>(x * 0.69314718055994530942, y * 0.69314718055994530942) *
@@ -138,7 +138,7 @@ struct LogAddExp2 : Floating {
 };
 
 /// x · log(y), and 0 where x is 0, whatever y but NaN.
-struct Xlogy : Floating {
+struct Xlogy : Floating, FullPrecision {
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
     return detail::zero_or_product(x, y, log(y));
@@ -146,7 +146,7 @@ struct Xlogy : Floating {
 };
 
 /// x · log(1 + y), and 0 where x is 0, whatever y but NaN.
-struct Xlog1py : Floating {
+struct Xlog1py : Floating, FullPrecision {
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
     return detail::zero_or_product(x, y + 1.0, log1p(y));
@@ -154,7 +154,7 @@ struct Xlog1py : Floating {
 };
 
 /// log(x / (1 - x)), the inverse of sigmoid.
-struct Logit : Floating {
+struct Logit : Floating, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return log(x) - log1p(-x);
@@ -178,7 +178,7 @@ struct Erfc : Floating {
 };
 
 /// The inverse of erf.
-struct Erfinv : Floating {
+struct Erfinv : Floating, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return erfinv(x);
@@ -186,7 +186,7 @@ struct Erfinv : Floating {
 };
 
 /// log |Γ(x)|.
-struct Lgamma : Floating {
+struct Lgamma : Floating, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return lgamma(x);
@@ -194,7 +194,7 @@ struct Lgamma : Floating {
 };
 
 /// The derivative of log Γ(x).
-struct Digamma : Floating {
+struct Digamma : Floating, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return digamma(x);
@@ -202,7 +202,7 @@ struct Digamma : Floating {
 };
 
 /// The derivative of digamma.
-struct Trigamma : Floating {
+struct Trigamma : Floating, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return trigamma(x);

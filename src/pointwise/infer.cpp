@@ -196,6 +196,9 @@ void second_gradient(GradientCall& call) {
     auto slot = static_cast<size_t>(j) + 1;
     if (!call.needs(slot)) continue;
     check<GradError>(of.second != nullptr, op.name, "has no second derivative");
+    // A choice between two constants has no dtype of its own: it gets the default, which must not be less than that of
+    // x.
+    DefaultDTypeGuard wide(to_real(gg.dtype()) == DType::f64 ? DType::f64 : context().default_dtype);
     Composed s = of.second(op.which, j, x.data());
     if (s.is(0)) {
       call.set(slot,

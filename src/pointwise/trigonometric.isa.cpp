@@ -21,7 +21,7 @@ struct Cos : FloatingComplex {
 };
 
 /// The tangent of x (radians).
-struct Tan : FloatingComplex {
+struct Tan : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return tan(x);
@@ -29,7 +29,7 @@ struct Tan : FloatingComplex {
 };
 
 /// The inverse of sin, in [-π/2, π/2].
-struct Asin : FloatingComplex {
+struct Asin : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return asin(x);
@@ -37,7 +37,7 @@ struct Asin : FloatingComplex {
 };
 
 /// The inverse of cos, in [0, π].
-struct Acos : FloatingComplex {
+struct Acos : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return acos(x);
@@ -61,7 +61,7 @@ struct Atan2 : Floating {
 };
 
 /// The hyperbolic sine of x.
-struct Sinh : FloatingComplex {
+struct Sinh : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return sinh(x);
@@ -69,7 +69,7 @@ struct Sinh : FloatingComplex {
 };
 
 /// The hyperbolic cosine of x.
-struct Cosh : FloatingComplex {
+struct Cosh : FloatingComplex, FullPrecision {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return cosh(x);

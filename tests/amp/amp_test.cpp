@@ -157,6 +157,76 @@ TEST(Autocast, LayersFollowProducts) {
   }
 }
 
+TEST(Autocast, LayersAreAsAmpSays) {
+  Tensor x = randn({3, 2, 8}), h = x.to(bf16);
+  nn::LSTM lstm(8, 4);
+  nn::GRU gru(8, 4);
+  nn::RNN rnn(8, 4);
+  nn::LSTM projected(8, 4, {.projection = 2});
+  nn::MultiheadAttention attention(8, 2);
+  nn::Bilinear bilinear(8, 8, 3);
+  nn::BatchNorm1d batch_norm(2);
+  nn::LayerNorm layer_norm(8);
+  nn::GroupNorm group_norm(1, 2);
+  nn::RMSNorm rms_norm(8);
+  nn::EmbeddingBag bag(5, 8, {.mode = BagMode::sum});
+  Autocast cast(bf16);
+  for (const Tensor& in : {x, h}) {
+    SCOPED_TRACE(to_string(in.dtype()));
+    auto r = lstm(in);
+    EXPECT_EQ(r.output.dtype(), bf16);
+    EXPECT_EQ(r.hidden.dtype(), bf16);
+    EXPECT_EQ(r.cell.dtype(), bf16);
+    EXPECT_EQ(lstm(in, LstmState{r.hidden, r.cell}).output.dtype(), bf16);
+    EXPECT_EQ(projected(in).output.dtype(), bf16);
+    EXPECT_EQ(gru(in).output.dtype(), bf16);
+    EXPECT_EQ(rnn(in).hidden.dtype(), bf16);
+    EXPECT_EQ(attention(in, in, in).dtype(), bf16);
+    EXPECT_EQ(bilinear(in, in).dtype(), bf16);
+    EXPECT_EQ(layer_norm(in).dtype(), f32);
+    EXPECT_EQ(group_norm(in).dtype(), f32);
+    EXPECT_EQ(rms_norm(in).dtype(), f32);
+    EXPECT_EQ(batch_norm(in).dtype(), in.dtype());
+    EXPECT_EQ(nn::InstanceNorm1d(2)(in).dtype(), in.dtype());
+    EXPECT_EQ(scaled_dot_product_attention(in, x, h).dtype(), bf16);
+    EXPECT_EQ(scaled_dot_product_attention(in, x, h, {.mask = zeros({2, 2})}).dtype(), bf16);
+    Tensor mask = zeros({2, 2}).requires_grad_();
+    EXPECT_EQ(scaled_dot_product_attention(in, x, h, {.mask = mask, .dropout = 0.5}).dtype(), bf16);
+  }
+  EXPECT_EQ(batch_norm.running_mean.dtype(), f32);
+  EXPECT_EQ(scaled_dot_product_attention(x.to(f64), x.to(f64), x.to(f64)).dtype(), f64);
+  nn::LSTM wide(8, 4);
+  wide.to(f64);
+  EXPECT_EQ(wide(x.to(f64)).output.dtype(), f64);
+  // Weights of lookups that a product made.
+  Tensor ids = tensor({{1, 2}, {0, 4}}), weights = matmul(x[0], x[1].t());
+  ASSERT_EQ(weights.dtype(), bf16);
+  Tensor y = bag(ids, Tensor(), weights.detach().requires_grad_());
+  EXPECT_EQ(y.dtype(), f32);
+  y.sum().backward();
+  EXPECT_EQ(bag.weight.grad().dtype(), f32);
+}
+
+// What trained in f32 gets gradients of f32 through low precision.
+TEST(Autocast, SequencesTrain) {
+  manual_seed(6);
+  nn::LSTM lstm(4, 8);
+  nn::TransformerEncoderLayer layer(8, 2, {.feedforward = 8});
+  Tensor x = randn({5, 3, 4});
+  Tensor loss;
+  {
+    Autocast cast(bf16);
+    loss = layer(lstm(x).output).square().mean();
+  }
+  EXPECT_EQ(loss.dtype(), f32);
+  loss.backward();
+  for (const auto& [name, p] : lstm.named_parameters()) {
+    EXPECT_EQ(p.grad().dtype(), f32) << name;
+    EXPECT_GT(p.grad().abs().max().item<double>(), 0) << name;
+  }
+  EXPECT_EQ(layer.self_attn.in_proj_weight.grad().dtype(), f32);
+}
+
 TEST(GradScaler, ScalesAndUnscales) {
   Tensor p = ones({2}).requires_grad_();
   optim::SGD sgd({p}, {.lr = 1});

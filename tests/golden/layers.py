@@ -23,6 +23,43 @@ class RMSNorm(nn.Module):
         return x / (x.square().mean(self.dims, keepdim=True) + self.eps).sqrt() * self.weight
 
 
+class Hardsigmoid(nn.Module):
+    """PyTorch's own has 1/6 in f32, and neither has second gradients."""
+
+    def forward(self, x):
+        return nn.functional.hardtanh(x + 3, 0.0, 6.0) / 6
+
+
+class Hardswish(nn.Module):
+    def forward(self, x):
+        return x * nn.functional.hardtanh(x + 3, 0.0, 6.0) / 6
+
+
+class Bag(nn.Module):
+    """EmbeddingBag of public operators, which has second gradients."""
+
+    def __init__(self, entries, width, mode, padding_idx=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(entries, width))
+        self.mode, self.padding_idx = mode, padding_idx
+
+    def forward(self, ids, offsets, factors=None):
+        ends = offsets.tolist()[1:] + [len(ids)]
+        bags = []
+        for begin, end in zip(offsets.tolist(), ends):
+            keep = [i for i in range(begin, end) if ids[i].item() != self.padding_idx]
+            rows = self.weight[ids[keep]]
+            if factors is not None:
+                rows = rows * factors[keep].unsqueeze(1)
+            if not keep:
+                bags.append(self.weight[:1].sum(0) * 0)
+            elif self.mode == "max":
+                bags.append(rows.max(0).values)
+            else:
+                bags.append(rows.mean(0) if self.mode == "mean" else rows.sum(0))
+        return torch.stack(bags)
+
+
 def flat(gradients, wanted):
     return torch.cat([(torch.zeros_like(w) if g is None else g.to_dense()).flatten() for g, w in zip(gradients, wanted)])
 
@@ -100,18 +137,18 @@ def conv(c):
 def pool(c):
     r = Inputs("pool")
     x1, x2, x3 = r.distinct(2, 2, 7), r.distinct(1, 2, 5, 6), r.distinct(1, 2, 4, 3, 4)
-    c.case("max1d", nn.MaxPool1d(3, stride=2, padding=1), x1, orders=1)
-    c.case("avg1d", nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False), x1, orders=1)
-    c.case("amax1d", nn.AdaptiveMaxPool1d(3), x1, orders=1)
-    c.case("aavg1d", nn.AdaptiveAvgPool1d(3), x1, orders=1)
-    c.case("max2d", nn.MaxPool2d((2, 3), ceil_mode=True, dilation=(2, 1)), x2, orders=1)
-    c.case("avg2d", nn.AvgPool2d((2, 3), stride=(1, 2), padding=1, ceil_mode=True), x2, orders=1)
-    c.case("amax2d", nn.AdaptiveMaxPool2d((2, 4)), x2, orders=1)
-    c.case("aavg2d", nn.AdaptiveAvgPool2d((2, 4)), x2, orders=1)
-    c.case("max3d", nn.MaxPool3d(2, stride=1), x3, orders=1)
-    c.case("avg3d", nn.AvgPool3d(2, stride=(2, 1, 1)), x3, orders=1)
-    c.case("amax3d", nn.AdaptiveMaxPool3d((2, 1, 2)), x3, orders=1)
-    c.case("aavg3d", nn.AdaptiveAvgPool3d((2, 1, 2)), x3, orders=1)
+    c.case("max1d", nn.MaxPool1d(3, stride=2, padding=1), x1)
+    c.case("avg1d", nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False), x1)
+    c.case("amax1d", nn.AdaptiveMaxPool1d(3), x1)
+    c.case("aavg1d", nn.AdaptiveAvgPool1d(3), x1)
+    c.case("max2d", nn.MaxPool2d((2, 3), ceil_mode=True, dilation=(2, 1)), x2)
+    c.case("avg2d", nn.AvgPool2d((2, 3), stride=(1, 2), padding=1, ceil_mode=True), x2)
+    c.case("amax2d", nn.AdaptiveMaxPool2d((2, 4)), x2)
+    c.case("aavg2d", nn.AdaptiveAvgPool2d((2, 4)), x2)
+    c.case("max3d", nn.MaxPool3d(2, stride=1), x3)
+    c.case("avg3d", nn.AvgPool3d(2, stride=(2, 1, 1)), x3)
+    c.case("amax3d", nn.AdaptiveMaxPool3d((2, 1, 2)), x3)
+    c.case("aavg3d", nn.AdaptiveAvgPool3d((2, 1, 2)), x3)
 
 
 def norm(c):
@@ -150,6 +187,17 @@ def embedding(c):
     c.case("embedding.sparse", nn.Embedding(5, 3, sparse=True), ids, orders=1)
     line, offsets = ids.flatten(), torch.tensor([0, 2, 2])
     c.case("bag.sum", nn.EmbeddingBag(5, 3, mode="sum"), ids, orders=1)
+    c.case("bag.twice.sum", Bag(5, 3, "sum", padding_idx=1), line, offsets)
+    c.case("bag.twice.mean", Bag(5, 3, "mean"), line, offsets)
+    c.case("bag.twice.max", Bag(5, 3, "max"), line, offsets)
+    c.case("bag.twice.weighted", Bag(5, 3, "sum", padding_idx=4), line, offsets, (6,))
+    c.case("bag.sparse", nn.EmbeddingBag(5, 3, mode="sum", sparse=True), ids, orders=1)
+    c.case("bag.last", nn.EmbeddingBag(5, 3, mode="mean", include_last_offset=True), line, torch.tensor([0, 2, 6]), orders=1)
+    # What is shortened in place is seen in "after", which holds no parameters: hence as an output.
+    shortened = lambda m, i: (m(i), m.weight.detach().clone())
+    c.case("embedding.norm", nn.Embedding(5, 3, max_norm=1.0), ids, run=shortened, orders=1)
+    c.case("embedding.norm1", nn.Embedding(5, 3, max_norm=1.5, norm_type=1.0), ids, run=shortened, orders=1)
+    c.case("bag.norm", nn.EmbeddingBag(5, 3, max_norm=1.0, norm_type=3.0), ids, run=shortened, orders=1)
     c.case("bag.mean", nn.EmbeddingBag(5, 3, padding_idx=2), line, offsets, orders=1)
     c.case("bag.max", nn.EmbeddingBag(5, 3, mode="max"), line, offsets, orders=1)
     run = lambda m, i, o, w: m(i, o, w)
@@ -209,6 +257,15 @@ def attention(c):
     both = lambda m, x, mask, p: own(m, x, attn_mask=mask, key_padding_mask=p)
     c.case("attention.both", make(4, 2), (3, 2, 4), (3, 3), padding, run=both)
     c.case("attention.bools", make(4, 2), (3, 2, 4), banned, padding, run=both)
+    c.case("attention.bias_kv", make(4, 2, add_bias_kv=True), (3, 2, 4), banned, padding, run=both)
+    more = make(4, 2, add_bias_kv=True, add_zero_attn=True, batch_first=True)
+    c.case("attention.more", more, (2, 2, 4), (2, 3, 4), (2, 3, 4), run=attend)
+    c.case("attention.zero", make(4, 2, add_zero_attn=True), (3, 2, 4), (3, 3), run=masked)
+    weighted = lambda m, x: m(x, x, x, key_padding_mask=padding)
+    c.case("attention.weights", make(4, 2), (3, 2, 4), run=weighted)
+    heads = lambda m, q, k: m(q, k, k, average_attn_weights=False)
+    c.case("attention.weights.heads", make(4, 2, batch_first=True), (2, 2, 4), (2, 3, 4), run=heads)
+    c.case("attention.weights.single", make(4, 2, add_zero_attn=True), (2, 4), (3, 4), run=heads)
 
 
 def transformer(c):
@@ -225,7 +282,9 @@ def transformer(c):
     last = decoder(4, 2, activation="gelu", batch_first=True, norm_first=True, **o)
     c.case("decoder.gelu", last, (2, 3, 4), (2, 3, 4), padding, run=run, size=0.5)
     c.case("encoders", nn.TransformerEncoder(encoder(4, 2, norm_first=True, **o), 2, nn.LayerNorm(4)), (2, 2, 4), size=0.5)
-    c.case("decoders", nn.TransformerDecoder(decoder(4, 2, **o), 2), (2, 1, 4), (2, 1, 4), size=0.5, orders=1)
+    c.case("decoders", nn.TransformerDecoder(decoder(4, 2, **o), 2), (2, 1, 4), (2, 1, 4), size=0.5)
+    c.case("encoders.normed", nn.TransformerEncoder(encoder(4, 2, **o), 1, nn.LayerNorm(4)), (2, 2, 4), size=0.5)
+    c.case("encoders.bare", nn.TransformerEncoder(encoder(4, 2, norm_first=True, **o), 1), (2, 2, 4), size=0.5)
 
 
 def activation(c):
@@ -235,13 +294,12 @@ def activation(c):
         "relu": nn.ReLU(), "relu6": nn.ReLU6(), "leaky": nn.LeakyReLU(0.2), "elu": nn.ELU(1.5), "selu": nn.SELU(),
         "celu": nn.CELU(0.5), "silu": nn.SiLU(), "mish": nn.Mish(), "softplus": nn.Softplus(2), "softsign": nn.Softsign(),
         "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(), "logsigmoid": nn.LogSigmoid(), "hardtanh": nn.Hardtanh(-0.5, 1.5),
-        "hardsigmoid": nn.Hardsigmoid(), "hardswish": nn.Hardswish(), "hardshrink": nn.Hardshrink(0.7),
+        "hardsigmoid": Hardsigmoid(), "hardswish": Hardswish(), "hardshrink": nn.Hardshrink(0.7),
         "softshrink": nn.Softshrink(0.7), "threshold": nn.Threshold(0.3, -0.5), "tanhshrink": nn.Tanhshrink(),
         "gelu": nn.GELU(), "gelu.tanh": nn.GELU("tanh"), "softmax": nn.Softmax(1), "logsoftmax": nn.LogSoftmax(0),
         "glu": nn.GLU(1),
     }.items():
-        low = -5.0 if key.startswith("hard") else -2.0
-        c.case(key, module, (3, 4), low=low, orders=1 if key in ("hardsigmoid", "hardswish") else 2)
+        c.case(key, module, (3, 4), low=-5.0 if key.startswith("hard") else -2.0)
 
 
 def fill(file):

@@ -52,6 +52,8 @@ def fill(file):
                 )
 
     case("smooth_l1_loss.zero", lambda x, t: F.smooth_l1_loss(x, t, beta=0.0), lambda x: [x.real(3, 4), x.real(3, 4)])
+    probabilities = lambda x: [x.real(3, 4), x.real(3, 4, low=0.1, high=1)]
+    case("kl_div.batchmean", lambda x, t: F.kl_div(x, t, reduction="batchmean"), probabilities)
     case("cosine_similarity", lambda x, y: F.cosine_similarity(x, y, dim=1), lambda x: [x.real(2, 3, 2), x.real(2, 3, 2)])
     case("cosine_similarity.broadcast", lambda x, y: F.cosine_similarity(x, y, dim=-1), lambda x: [x.real(2, 1, 3), x.real(4, 3)])
 

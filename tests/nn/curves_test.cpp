@@ -38,6 +38,30 @@ struct Rows : nn::Module<Rows> {
   Tensor forward(const Tensor& x) { return net(x); }
 };
 
+// The models of the examples digits_cnn and char_gpt, smaller and without dropout.
+struct Digits : nn::Module<Digits> {
+  nn::Conv2d conv1{1, 4, 3, {.padding = 1}}, conv2{4, 8, 3, {.padding = 1}};
+  nn::Linear fc1{8 * 3 * 3, 16}, fc2{16, 10};
+  TUTTI_FIELDS(conv1, conv2, fc1, fc2)
+  Tensor forward(const Tensor& images) {
+    Tensor h = max_pool2d(relu(conv1(images)), 2);
+    h = max_pool2d(relu(conv2(h)), 2);
+    return fc2(relu(fc1(h.flatten(1))));
+  }
+};
+
+struct Gpt : nn::Module<Gpt> {
+  nn::Embedding tokens{11, 16}, places{12, 16};
+  nn::TransformerEncoder body{
+      16, 2, 2, {.feedforward = 64, .dropout = 0, .gelu = true, .batch_first = true, .norm_first = true}};
+  nn::Linear head{16, 11};
+  TUTTI_FIELDS(tokens, places, body, head)
+  Tensor forward(const Tensor& text) {
+    Tensor x = tokens(text) + places(arange(text.size(1)));
+    return head(body(x, nn::AttendOptions{.causal = true}));
+  }
+};
+
 struct Allowed {
   double f64, f32;
 };
@@ -72,7 +96,14 @@ void follow(const std::string& key, Make make, Loss loss_of, Allowed allowed,
       ASSERT_NEAR(loss.item<double>(), expected[step], tolerance * expected[step]) << "at step " << step;
     }
     nn::StateDict after = entries(golden(), key + "/after/");
-    for (const auto& [name, t] : model.state_dict()) EXPECT_TRUE(close(t, after.at(name), 100 * tolerance)) << name;
+    double weights = std::min(100 * tolerance, 1e-3);
+    for (const auto& [name, t] : model.state_dict()) {
+      Tensor got = t, wanted = after.at(name);
+      // A bias of the keys changes nothing, so that its gradient is noise, which Adam makes as large as any other.
+      if (name.ends_with("in_proj_bias"))
+        for (Tensor* x : {&got, &wanted}) *x = cat({x->chunk(3)[0], x->chunk(3)[2]});
+      EXPECT_TRUE(close(got, wanted, weights)) << name;
+    }
   }
 }
 
@@ -92,6 +123,20 @@ TEST(Curves, SequencesWithMomentum) {
         return cross_entropy(y.flatten(0, 1), target.flatten(), {.label_smoothing = 0.1});
       },
       {1e-9, 1e-3}, optim::cosine(50));
+}
+
+TEST(Curves, DigitsOfTheExample) {
+  follow<Digits>(
+      "digits", [](const TensorList& p) { return optim::AdamW(p, {.lr = 5e-3, .weight_decay = 0.01}); },
+      [](const Tensor& y, const Tensor& target) { return cross_entropy(y, target); }, {1e-9, 1e-5},
+      optim::one_cycle(60));
+}
+
+TEST(Curves, GptOfTheExample) {
+  follow<Gpt>(
+      "gpt", [](const TensorList& p) { return optim::AdamW(p, {.lr = 5e-3, .beta2 = 0.99, .weight_decay = 0.01}); },
+      [](const Tensor& y, const Tensor& target) { return cross_entropy(y.flatten(0, 1), target.flatten()); },
+      {1e-9, 1e-5}, optim::warmup(5) * optim::cosine(50, 0.1));
 }
 
 TEST(Curves, RowsWithAdamW) {

@@ -156,7 +156,7 @@ TEST(Module, PrintsItsTree) {
   Net net;
   std::ostringstream out;
   out << net;
-  EXPECT_EQ(out.str(), R"(Net(extra.a=[1], extra.b=[2])  42
+  EXPECT_EQ(out.str(), R"(Net(extra.a=[1], extra.b=[2])
   first: Linear(weight=[3, 2], bias=[3])  9
   blocks.0: Block(seen=[1], scratch=[2], scale=0.5)  12
     inner: Linear(weight=[3, 3], bias=[3])  12

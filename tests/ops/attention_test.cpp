@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/memory.h"
 #include "tests/ops/family.h"
 #include "tutti/autograd.h"
 #include "tutti/random.h"
@@ -71,6 +72,22 @@ TEST(Attention, HasManyBlocksRight) {
       EXPECT_TRUE(close(y, z, 1e-12));
       TensorList g = grad({y}, in, {}, {fixed_weights(y)}), h = grad({z}, in, {}, {fixed_weights(z)});
       for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(close(g[i], h[i], 1e-11)) << i;
+      // The kernels of f32, against f64 of the same numbers.
+      TensorList low;
+      for (const Tensor& x : in) low.push_back(x.detach().to(f32).requires_grad_());
+      {
+        NoGrad guard;
+        for (size_t i = 0; i < 3; ++i) in[i].copy_(low[i].detach());
+      }
+      y = scaled_dot_product_attention(low[0], low[1], low[2], o), z = plain(in[0], in[1], in[2], allowed);
+      EXPECT_TRUE(close(y, z, 1e-5));
+      g = grad({y}, low, {}, {fixed_weights(y)}), h = grad({z}, in, {}, {fixed_weights(z)});
+      for (size_t i = 0; i < 3; ++i) {
+        if (h[i].abs().max().item<double>() > 1e-12)
+          EXPECT_TRUE(close(g[i], h[i], 1e-5)) << i;
+        else  // a single key: nothing depends on the scores
+          EXPECT_LT(g[i].abs().max().item<double>(), 1e-7) << i;
+      }
     }
 }
 
@@ -171,19 +188,139 @@ TEST(Attention, DropsWeights) {
   EXPECT_GT(y.std().item<double>(), 0.05);
 }
 
+// What dropout leaves of the weights: the result for values of which each is a direction of its own.
+Tensor dropped_weights(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
+  return scaled_dot_product_attention(q, k, eye(k.size(-2), k.size(-2), {q.dtype()}), o);
+}
+
+TEST(Attention, DropsEachWeightByItself) {
+  // Equal scores: what is kept is 1 / (S·(1 - p)).
+  int64_t t = 150, s = 300;
+  Tensor q = zeros({2, 3, t, 4}, {f64}), k = zeros({2, 3, s, 4}, {f64});
+  for (double p : {0.1, 0.5}) {
+    manual_seed(7);
+    Tensor w = dropped_weights(q, k, {.dropout = p});
+    Tensor kept = w != 0;
+    EXPECT_TRUE(
+        close(w, where(kept, full({}, 1 / (static_cast<double>(s) * (1 - p)), {f64}), zeros({}, {f64})), 1e-13));
+    Tensor share = cast(kept, f64);
+    double n = static_cast<double>(share.numel()), deviation = std::sqrt(p * (1 - p));
+    EXPECT_NEAR(share.mean().item<double>(), 1 - p, 4 * deviation / std::sqrt(n));
+    // No row, column or matrix is like another or has more than its share.
+    EXPECT_LT((share.mean(-1) - (1 - p)).abs().max().item<double>(), 5 * deviation / std::sqrt(s));
+    EXPECT_LT((share.mean(-2) - (1 - p)).abs().max().item<double>(), 5 * deviation / std::sqrt(t));
+    Tensor centred = share - (1 - p);
+    auto correlation = [&](const Tensor& a, const Tensor& b) {
+      return std::abs((a * b).mean().item<double>()) / (p * (1 - p)) * std::sqrt(static_cast<double>(a.numel()));
+    };
+    EXPECT_LT(correlation(centred.narrow(-1, 1, s - 1), centred.narrow(-1, 0, s - 1)), 4.5);
+    EXPECT_LT(correlation(centred.narrow(-2, 1, t - 1), centred.narrow(-2, 0, t - 1)), 4.5);
+    EXPECT_LT(correlation(centred.select(1, 0), centred.select(1, 2)), 4.5);
+    Tensor again = dropped_weights(q, k, {.dropout = p});
+    EXPECT_FALSE(identical(w, again));
+  }
+  EXPECT_EQ(dropped_weights(q, k, {.dropout = 1}).abs().max().item<double>(), 0);
+}
+
+// With the mask found as above, the formula gives the same result and gradients.
+TEST(Attention, DropsTheSameInBackward) {
+  for (DType dtype : {f64, f32})
+    for (auto [t, s, causal] :
+         {std::tuple<int64_t, int64_t, bool>{70, 300, false}, {150, 150, true}, {40, 129, true}}) {
+      SCOPED_TRACE(testing::Message() << t << " queries, " << s << " keys in " << to_string(dtype));
+      TensorList in{scattered({2, 2, t, 5}, dtype, 1), scattered({2, 2, s, 5}, dtype, 2),
+                    scattered({2, 2, s, 3}, dtype, 3)};
+      AttentionOptions o{.dropout = 0.3, .causal = causal};
+      manual_seed(11);
+      Tensor kept = dropped_weights(zeros_like(in[0]), zeros_like(in[1]), o) != 0;
+      for (Tensor& x : in) x.requires_grad_();
+      manual_seed(11);
+      Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], o);
+      TensorList wide;
+      for (const Tensor& x : in) wide.push_back(x.detach().to(f64).requires_grad_());
+      Tensor allowed = causal ? tril(ones({t, s}, {boolean})) : ones({t, s}, {boolean});
+      Tensor scores = matmul(wide[0], transpose(wide[1], -2, -1)) / std::sqrt(5.0);
+      Tensor weights = softmax(where(allowed, scores, -kInf), -1) * cast(kept, f64) / 0.7;
+      Tensor z = matmul(weights, wide[2]);
+      double allow = dtype == f64 ? 1e-12 : 1e-5;
+      EXPECT_TRUE(close(y, z, allow));
+      TensorList g = grad({y}, in, {}, {fixed_weights(y)}), h = grad({z}, wide, {}, {fixed_weights(z)});
+      for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(close(g[i], h[i], allow)) << i;
+    }
+}
+
+TEST(Attention, PassesGradcheckWithDropout) {
+  TensorList in{scattered({2, 3, 2}).requires_grad_(), scattered({1, 4, 2}, f64, 2).requires_grad_(),
+                scattered({2, 4, 3}, f64, 3).requires_grad_()};
+  for (bool causal : {false, true}) {
+    auto f = [&](const TensorList& x) {
+      manual_seed(5);
+      return TensorList{scaled_dot_product_attention(x[0], x[1], x[2], {.dropout = 0.4, .causal = causal})};
+    };
+    EXPECT_TRUE(gradcheck(f, in));
+    EXPECT_TRUE(gradgradcheck(f, in));
+  }
+  // A mask that learns has the weights made as a whole; they are dropped as the blocked ones are.
+  in.push_back(scattered({3, 4}, f64, 4).requires_grad_());
+  auto masked = [](const TensorList& x) {
+    manual_seed(5);
+    return TensorList{scaled_dot_product_attention(x[0], x[1], x[2], {.mask = x[3], .dropout = 0.4})};
+  };
+  EXPECT_TRUE(gradcheck(masked, in));
+  Tensor whole = masked(in)[0];
+  in[3] = in[3].detach();
+  EXPECT_TRUE(close(masked(in)[0], whole, 1e-14));
+}
+
+// Training with dropout keeps no matrix of T×S numbers, nor even bytes.
+TEST(Attention, NeedsLittleMemory) {
+  int64_t t = 4096;
+  Tensor q = scattered({t, 8}, f32, 1).requires_grad_(), k = scattered({t, 8}, f32, 2).requires_grad_();
+  memory::empty_cache();
+  auto held = [] {
+    memory::Statistics s = memory::statistics();
+    return s.bytes_in_use + s.bytes_cached;  // what is freed stays in the cache: the peak
+  };
+  int64_t before = held();
+  scaled_dot_product_attention(q, k, k, {.dropout = 0.1, .causal = true}).sum().backward();
+  EXPECT_GT(held(), before);
+  EXPECT_LT(held() - before, t * t / 4);
+}
+
+TEST(Attention, IsRightInBf16) {
+  TensorList in{scattered({2, 70, 8}, bf16, 1), scattered({2, 300, 8}, bf16, 2), scattered({2, 300, 4}, bf16, 3)}, wide;
+  for (Tensor& x : in) {
+    x.requires_grad_();
+    wide.push_back(x.detach().to(f32).requires_grad_());
+  }
+  AttentionOptions o{.mask = scattered({70, 300}, f32, 4)};
+  Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], o),
+         z = scaled_dot_product_attention(wide[0], wide[1], wide[2], o);
+  EXPECT_EQ(y.dtype(), bf16);
+  EXPECT_TRUE(identical(y.detach(), z.detach().to(bf16)));
+  TensorList g = grad({y}, in, {}, {fixed_weights(y)}), h = grad({z}, wide, {}, {fixed_weights(z)});
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(g[i].dtype(), bf16);
+    EXPECT_TRUE(close(g[i].to(f32), h[i], 0.02)) << i;
+  }
+}
+
 TEST(Attention, HasTheSameBitsOnAnyThreads) {
-  auto run = [&](int threads) {
+  auto run = [&](int threads, double dropout = 0) {
     ThreadsGuard guard(threads);
+    manual_seed(9);
     TensorList in{scattered({3, 2, 150, 16}, f32), scattered({3, 2, 300, 16}, f32, 2),
                   scattered({3, 2, 300, 24}, f32, 3)};
     for (Tensor& x : in) x.requires_grad_();
-    Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], {.causal = true});
+    Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], {.dropout = dropout, .causal = true});
     TensorList all = grad({y}, in, {}, {fixed_weights(y)});
     all.push_back(y.detach());
     return all;
   };
-  TensorList one = run(1), four = run(4);
-  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(identical(one[i], four[i])) << i;
+  for (double dropout : {0.0, 0.2}) {
+    TensorList one = run(1, dropout), four = run(4, dropout);
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(identical(one[i], four[i])) << i;
+  }
 }
 
 TEST(Attention, RefusesWhatItCannotTake) {

@@ -59,6 +59,8 @@ TEST(Loss, AgreesWithPyTorch) {
     expect_golden(goldens(), name, [&](const TensorList& x) { return TensorList{body(x)}; });
   };
   one("smooth_l1_loss.zero", [](auto& x) { return smooth_l1_loss(x[0], x[1], 0); });
+  one("kl_div.batchmean", [](auto& x) { return kl_div(x[0], x[1], {.batch_mean = true}); });
+  EXPECT_THROW(kl_div(zeros({}), ones({}), {.batch_mean = true}), ShapeError);
   one("cosine_similarity", [](auto& x) { return cosine_similarity(x[0], x[1]); });
   one("cosine_similarity.broadcast", [](auto& x) { return cosine_similarity(x[0], x[1], -1); });
 }

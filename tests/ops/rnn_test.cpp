@@ -114,6 +114,24 @@ TEST(Rnn, FusedAgreesWithComposed) {
       }
 }
 
+// The kernels of f32 at sizes that layers have, against f64 of the same numbers.
+TEST(Rnn, FusedInF32AgreesWithF64) {
+  for (auto [label, cell] : kCells)
+    for (auto [steps, batch, inputs, units] : {std::array<int64_t, 4>{20, 12, 64, 256}, {7, 33, 100, 96}}) {
+      SCOPED_TRACE(testing::Message() << label << " " << steps << "x" << batch << "x" << inputs << " to " << units);
+      Case k = make_case(cell, steps, batch, inputs, units, f32), wide = k;
+      auto widen = [](Tensor& t) {
+        if (t.defined()) t = t.detach().to(f64).requires_grad_();
+      };
+      for (Tensor* t : {&wide.x, &wide.h, &wide.c, &wide.w.w_ih, &wide.w.w_hh, &wide.w.b_ih, &wide.w.b_hh}) widen(*t);
+      auto a = recurrent::run_sequence(k.x, {cell, k.h, k.c, k.w, {}});
+      auto b = recurrent::compose_sequence(wide.x, {cell, wide.h, wide.c, wide.w, {}});
+      EXPECT_TRUE(close(a.hidden, b.hidden, 1e-5));
+      TensorList g = gradients_of(a, k), h = gradients_of(b, wide);
+      for (size_t i = 0; i < g.size(); ++i) EXPECT_TRUE(close(g[i], h[i], 2e-5)) << "gradient " << i;
+    }
+}
+
 TEST(Rnn, PassesGradcheck) {
   for (auto [label, cell] : kCells) {
     SCOPED_TRACE(label);
@@ -234,7 +252,7 @@ TEST(Rnn, TakesNarrowInputUnderAutocast) {
   Tensor x = k.x.detach().to(bf16);
   ModeGuard on(kAutocastMode, 0);
   Tensor y = lstm(x, {}, {k.w}).output;
-  EXPECT_EQ(y.dtype(), f32);
+  EXPECT_EQ(y.dtype(), bf16);
   EXPECT_TRUE(identical(y, lstm(x.to(f32), {}, {k.w}).output));
 }
 

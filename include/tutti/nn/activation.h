@@ -139,6 +139,13 @@ struct Softmax : Module<Softmax> {
   Tensor forward(const Tensor& x) { return softmax(x, dim); }
 };
 
+struct Softmin : Module<Softmin> {
+  int64_t dim;
+  TUTTI_FIELDS(dim)
+  explicit Softmin(int64_t dim = -1) : dim(dim) {}
+  Tensor forward(const Tensor& x) { return softmax(-x, dim); }
+};
+
 struct LogSoftmax : Module<LogSoftmax> {
   int64_t dim;
   TUTTI_FIELDS(dim)
@@ -164,6 +171,14 @@ struct PReLU : Module<PReLU> {
     if (weight.numel() > 1 && x.dim() > 1) sizes[1] = weight.numel();
     return where(x > 0, x, (x.dim() ? weight.view(sizes) : weight.view({})) * x);
   }
+};
+
+/// A leaky relu whose slope is drawn anew for each element in training, between low and high; otherwise their mean.
+struct RReLU : Module<RReLU> {
+  double low, high;
+  TUTTI_FIELDS(low, high)
+  explicit RReLU(double low = 1.0 / 8, double high = 1.0 / 3);
+  Tensor forward(const Tensor& x);
 };
 
 struct Dropout : Module<Dropout> {

@@ -16,7 +16,8 @@ struct Argument {
   const std::type_info* type;
 };
 
-void check_arguments(const ModuleBase& module, std::span<const std::type_info* const> wanted,
+/// The last `wanted.size() - needed` arguments have defaults and may be left out.
+void check_arguments(const ModuleBase& module, std::span<const std::type_info* const> wanted, size_t needed,
                      std::span<const Argument> given);
 [[noreturn]] void wrong_result(const ModuleBase& module, const std::type_info& is, const std::type_info& wanted);
 [[noreturn]] void wrong_module(const ModuleBase* module, const std::type_info& wanted);
@@ -58,20 +59,41 @@ class HolderOf final : public Holder {
   }
   template <class R, class... A>
   std::any invoke_as(R (*)(A...), std::span<const Argument> arguments) {
+    using List = std::tuple<std::decay_t<A>...>;
+    constexpr size_t needed = fewest<List, sizeof...(A)>();
     const std::type_info* const wanted[] = {&typeid(Passed<std::decay_t<A>>)..., nullptr};
-    check_arguments(module_, {wanted, sizeof...(A)}, arguments);
+    check_arguments(module_, {wanted, sizeof...(A)}, needed, arguments);
+    return invoke_first<R, List, needed>(arguments);
+  }
+  // How few of its arguments forward can be called with, the rest having defaults.
+  template <class List, size_t count>
+  static constexpr size_t fewest() {
+    if constexpr (count > 0)
+      if constexpr (takes<List>(std::make_index_sequence<count - 1>())) return fewest<List, count - 1>();
+    return count;
+  }
+  template <class List, size_t... i>
+  static constexpr bool takes(std::index_sequence<i...>) {
+    return requires(M& m) { m.forward(std::declval<std::tuple_element_t<i, List>&>()...); };
+  }
+  // Calls with the first `count` arguments, or with more if more are given.
+  template <class R, class List, size_t count>
+  std::any invoke_first(std::span<const Argument> arguments) {
+    if constexpr (count < std::tuple_size_v<List>)
+      if (arguments.size() > count) return invoke_first<R, List, count + 1>(arguments);
     return [&]<size_t... i>(std::index_sequence<i...>) -> std::any {
-      auto run = [&] {
-        return module_(
-            static_cast<std::decay_t<A>>(*static_cast<const Passed<std::decay_t<A>>*>(arguments[i].value))...);
-      };
+      auto run = [&] { return module_(argument<std::tuple_element_t<i, List>>(arguments[i])...); };
       if constexpr (std::is_void_v<R>) {
         run();
         return {};
       } else {
         return std::any(run());
       }
-    }(std::index_sequence_for<A...>());
+    }(std::make_index_sequence<count>());
+  }
+  template <class T>
+  static T argument(const Argument& given) {
+    return static_cast<T>(*static_cast<const Passed<T>*>(given.value));
   }
   M module_;
 };
@@ -98,7 +120,8 @@ class AnyModule {
   Tensor operator()(const Args&... args) {
     return call<Tensor>(args...);
   }
-  /// Runs the module, which returns an R. Argument types must be those of its forward; a ValueError names both.
+  /// Runs the module, which returns an R. Argument types must be those of its forward (those at the end that have
+  /// defaults may be left out); a ValueError names both.
   template <class R, class... Args>
   R call(const Args&... args) {
     const std::tuple<detail::Passed<Args>...> passed(args...);

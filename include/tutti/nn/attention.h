@@ -13,6 +13,8 @@ struct MultiheadAttentionOptions {
   bool bias = true;
   bool batch_first = false;                // [batch, time, width] instead of [time, batch, width]
   int64_t key_width = 0, value_width = 0;  // 0: that of the queries
+  bool add_bias_kv = false;                // one more key and value, which are learnt
+  bool add_zero_attn = false;              // one more key and value of zeros: something to attend to where nothing fits
 };
 struct AttendOptions {
   Tensor mask = {};         // [T, S] or [batch·heads, T, S]: bool (true: may attend) or added to the scores
@@ -21,18 +23,33 @@ struct AttendOptions {
   TUTTI_FIELDS(mask, key_padding, causal)
 };
 
+struct AttendResult {
+  Tensor output, weights;
+  TUTTI_FIELDS(output, weights)
+};
+
 /// Queries, keys and values are projected to heads, attend, and are projected back.
 struct MultiheadAttention : Module<MultiheadAttention> {
   int64_t heads;
   double dropout;
   bool batch_first;
   Parameter in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias;  // one for all, or one each
+  Parameter bias_k, bias_v;                                                             // [1, 1, width]
+  bool add_zero_attn;
   Linear out_proj;
   TUTTI_FIELDS(heads, dropout, batch_first, in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias,
-               out_proj)
+               bias_k, bias_v, add_zero_attn, out_proj)
 
   MultiheadAttention(int64_t width, int64_t heads, const MultiheadAttentionOptions& options = {});
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& options = {});
+  /// The same, and the weights by which values were added up (those that dropout left, in training): [batch, T, S],
+  /// the mean over the heads, or [batch, heads, T, S]. Makes them as a whole, which forward does not. Runs no hooks.
+  AttendResult with_weights(const Tensor& query, const Tensor& key, const Tensor& value,
+                            const AttendOptions& options = {}, bool average = true);
+
+ private:
+  AttendResult run(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& options,
+                   bool need_weights);
 };
 
 struct TransformerOptions {
@@ -42,6 +59,7 @@ struct TransformerOptions {
   bool batch_first = false;
   bool norm_first = false;
   double eps = 1e-5;
+  std::optional<bool> final_norm = {};  // TransformerEncoder/Decoder: a last norm; by default if the layers norm first
 };
 
 struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
@@ -71,7 +89,7 @@ struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
                  const AttendOptions& memory_options = {});
 };
 
-/// Layers one after another, equal at first in shape but not in weights, and a last norm if the layers norm first.
+/// Layers one after another, equal at first in shape but not in weights, and perhaps a last norm.
 struct TransformerEncoder : Module<TransformerEncoder> {
   std::vector<TransformerEncoderLayer> layers;
   std::optional<LayerNorm> norm;

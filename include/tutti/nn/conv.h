@@ -6,6 +6,10 @@
 #include "tutti/ops.h"
 #include "tutti/ops/conv.h"
 
+namespace tutti {
+const char* to_string(PadMode mode);
+}
+
 namespace tutti::nn {
 
 struct ConvLayerOptions {
@@ -14,8 +18,9 @@ struct ConvLayerOptions {
   Shape dilation = 1;
   int64_t groups = 1;
   bool bias = true;
-  bool same = false;                         // pads so that the spatial sizes stay (stride 1); padding is not used
+  bool same = false;                         // pads so that the spatial sizes stay (stride 1); instead of `padding`
   PadMode padding_mode = PadMode::constant;  // what the padding is filled with: zeros, or the input's own values
+  TUTTI_FIELDS(stride, padding, dilation, groups, bias, same, padding_mode)
 };
 struct ConvTransposeLayerOptions {
   Shape stride = 1;
@@ -24,6 +29,7 @@ struct ConvTransposeLayerOptions {
   Shape dilation = 1;
   int64_t groups = 1;
   bool bias = true;
+  TUTTI_FIELDS(stride, padding, output_padding, dilation, groups, bias)
 };
 
 namespace detail {
@@ -37,6 +43,8 @@ Tensor run_conv(int64_t dims, const Tensor& x, const Tensor& weight, const Tenso
 Tensor run_conv_transpose(int64_t dims, const Tensor& x, const Tensor& weight, const Tensor& bias,
                           const ConvTransposeLayerOptions& options);
 void check_groups(const char* layer, int64_t in, int64_t out, int64_t groups);
+void check_options(int64_t dims, const ConvLayerOptions& options);
+void check_options(int64_t dims, const ConvTransposeLayerOptions& options);
 
 template <class Derived, int64_t N>
 struct ConvLayer : Module<Derived> {
@@ -46,6 +54,7 @@ struct ConvLayer : Module<Derived> {
 
   ConvLayer(int64_t in, int64_t out, const Shape& kernel, const ConvLayerOptions& options = {}) : options(options) {
     check_groups("Conv", in, out, options.groups);
+    check_options(N, options);
     auto parts = make_conv(N, out, in / options.groups, in / options.groups, out, kernel, options.bias);
     weight = parts.weight;
     bias = Parameter(parts.bias);
@@ -62,6 +71,7 @@ struct ConvTransposeLayer : Module<Derived> {
   ConvTransposeLayer(int64_t in, int64_t out, const Shape& kernel, const ConvTransposeLayerOptions& options = {})
       : options(options) {
     check_groups("ConvTranspose", in, out, options.groups);
+    check_options(N, options);
     auto parts = make_conv(N, in, out / options.groups, out / options.groups, out, kernel, options.bias);
     weight = parts.weight;
     bias = Parameter(parts.bias);

@@ -28,7 +28,8 @@ struct Linear : Module<Linear> {
   Tensor forward(const Tensor& x) { return linear(x, weight, bias); }
 };
 
-/// A Linear that learns its number of inputs from the first tensor it sees. It has no parameters before that.
+/// A Linear that learns its number of inputs from the first tensor it sees. It has no parameters before that. Unless
+/// said otherwise (by the options, or to() before the first call) they get that tensor's dtype and device.
 struct LazyLinear : Module<LazyLinear> {
   int64_t out;
   Parameter weight, bias;

@@ -10,13 +10,15 @@
 //
 // A module is a value. Copying it shares its tensors, as copying a tensor does; clone() copies the tensors too. A field
 // may be a Parameter, a Buffer, a module, an AnyModule, or a vector, map, optional, tuple or array of those; and
-// numbers, strings and shapes, which are shown when the module is printed.
+// numbers, strings and shapes, which are shown when the module is printed (of a struct of options: those that are not
+// as by default).
 #pragma once
 
 #include <functional>
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -29,14 +31,21 @@ namespace tutti::nn {
 
 /// A tensor that training changes. Made from any tensor: a leaf that requires a gradient, sharing the tensor's memory.
 struct Parameter : Tensor {
-  std::shared_ptr<const Shape> awaited;  // of a lazy module that has not run: the sizes it will have, -1 if not known
+  /// Of a lazy module that has not run: what the value is to be when it comes.
+  struct Awaited {
+    Shape sizes = {};  // -1 where not known
+    std::optional<DType> dtype = {};
+    std::optional<Device> device = {};
+    bool requires_grad = true;
+  };
+  std::optional<Awaited> awaited;
 
   Parameter() = default;
   Parameter(const Tensor& data, bool requires_grad = true);  // NOLINT: weight = zeros({2}) should read well
-  /// lazy({out, -1}): a matrix of `out` rows.
-  static Parameter lazy(const Shape& sizes) {
+  /// lazy({.sizes = {out, -1}}): a matrix of `out` rows.
+  static Parameter lazy(const Awaited& awaited) {
     Parameter p;
-    p.awaited = std::make_shared<const Shape>(sizes);
+    p.awaited = awaited;
     return p;
   }
 };
@@ -68,7 +77,9 @@ class ModuleBase;
 using ForwardPreHook = std::function<void(ModuleBase&, TensorList& inputs)>;
 /// After forward; may replace the tensors of the result.
 using ForwardHook = std::function<void(ModuleBase&, const TensorList& inputs, TensorList& outputs)>;
-/// When the gradients of the result are known, before they go through the module; may replace them.
+/// When the gradients of the result are known, before they go through the module; may replace them. Backward hooks get
+/// a copy of the module, made in forward, since the module itself may be elsewhere or gone by then: it shares tensors
+/// with it, but what a hook changes of its plain members (or replaces of its tensors) only that copy sees.
 using BackwardPreHook = std::function<void(ModuleBase&, TensorList& grad_outputs)>;
 /// When the gradients of the arguments are known; may replace them. Those of arguments without a gradient are
 /// undefined.
@@ -202,6 +213,42 @@ inline constexpr bool is_module_pointer<std::unique_ptr<T>> = IsModule<T>;
 template <class T>
 inline constexpr bool is_module_pointer<T*> = IsModule<T>;
 
+/// A struct whose fields are all shown as text, and which has defaults.
+template <class T>
+concept IsOptions =
+    tree::HasFields<T> && std::default_initializable<T> && []<class... F>(std::type_identity<std::tuple<F&...>>) {
+      return (printable<std::remove_const_t<F>> && ...);
+    }(std::type_identity<decltype(std::declval<T&>().fields())>());
+
+/// Enumerators that have names (to_string) are shown by them.
+template <class T>
+std::string print_option(const T& value) {
+  if constexpr (std::is_enum_v<T> && requires { std::string(to_string(value)); })
+    return std::string(to_string(value));
+  else
+    return tutti::detail::print_field(value);
+}
+template <class T>
+void visit_options(FieldVisitor& visitor, const T& options) {
+  const T usual{};
+  int64_t i = 0;
+  std::apply(
+      [&](const auto&... now) {
+        std::apply(
+            [&](const auto&... before) {
+              auto one = [&](const auto& value, const auto& other) {
+                std::string text = print_option(value);
+                if (text != print_option(other))
+                  visitor.other(tree::Key{.fields = T::field_names(), .index = i}.text(), [&] { return text; });
+                ++i;
+              };
+              (one(now, before), ...);
+            },
+            usual.fields());
+      },
+      options.fields());
+}
+
 template <class T>
 void visit_field(FieldVisitor& visitor, const std::string& name, T& field) {
   static_assert(!is_module_pointer<T>, "hold modules by value, or as nn::AnyModule");
@@ -215,7 +262,10 @@ void visit_field(FieldVisitor& visitor, const std::string& name, T& field) {
   } else if constexpr (IsAnyModule<T>) {
     if (field.defined()) visitor.module(name, field.module());
   } else if constexpr (printable<T>) {
-    visitor.other(name, [&field] { return tutti::detail::print_field(field); });
+    visitor.other(name, [&field] { return print_option(field); });
+  } else if constexpr (IsOptions<T>) {
+    // Only what is not as by default is worth a reader's time.
+    visit_options(visitor, std::as_const(field));
   } else if constexpr (tree::Composite<T>) {
     tree::for_each_child(field, [&](const tree::Key& key, auto& child) {
       // An optional's or a variant's content has the name of the field itself.

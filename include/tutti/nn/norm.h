@@ -26,12 +26,16 @@ struct LayerNorm : Module<LayerNorm> {
   Tensor forward(const Tensor& x) { return layer_norm(x, normalized_shape, weight, bias, eps); }
 };
 
+struct RMSNormOptions {
+  double eps = 1e-6;
+  bool affine = true;  // has a weight
+};
 struct RMSNorm : Module<RMSNorm> {
   Shape normalized_shape;
   double eps;
   Parameter weight;
   TUTTI_FIELDS(normalized_shape, eps, weight)
-  explicit RMSNorm(const Shape& normalized_shape, const NormOptions& options = {.eps = 1e-6})
+  explicit RMSNorm(const Shape& normalized_shape, const RMSNormOptions& options = {})
       : normalized_shape(normalized_shape), eps(options.eps) {
     if (options.affine) weight = ones(normalized_shape);
   }
@@ -55,6 +59,15 @@ struct BatchNormOptions {
   std::optional<double> momentum = 0.1;  // none: the running statistics are plain averages of all batches
   bool affine = true;
   bool track_running_stats = true;  // otherwise the batch's own statistics are used in evaluation too
+  TUTTI_FIELDS(eps, momentum, affine, track_running_stats)
+};
+/// The same with the defaults that instances want: each has statistics of its own, and nothing is learnt.
+struct InstanceNormOptions {
+  double eps = 1e-5;
+  std::optional<double> momentum = 0.1;
+  bool affine = false;
+  bool track_running_stats = false;
+  operator BatchNormOptions() const { return {eps, momentum, affine, track_running_stats}; }  // NOLINT
 };
 
 namespace detail {
@@ -97,17 +110,16 @@ struct BatchNorm2d : detail::BatchNormLayer<BatchNorm2d, 4, 4, false> {
 struct BatchNorm3d : detail::BatchNormLayer<BatchNorm3d, 5, 5, false> {
   explicit BatchNorm3d(int64_t channels, const BatchNormOptions& options = {}) : BatchNormLayer(channels, options) {}
 };
-inline constexpr BatchNormOptions kInstanceNorm{.affine = false, .track_running_stats = false};
 struct InstanceNorm1d : detail::BatchNormLayer<InstanceNorm1d, 3, 3, true> {
-  explicit InstanceNorm1d(int64_t channels, const BatchNormOptions& options = kInstanceNorm)
+  explicit InstanceNorm1d(int64_t channels, const InstanceNormOptions& options = {})
       : BatchNormLayer(channels, options) {}
 };
 struct InstanceNorm2d : detail::BatchNormLayer<InstanceNorm2d, 4, 4, true> {
-  explicit InstanceNorm2d(int64_t channels, const BatchNormOptions& options = kInstanceNorm)
+  explicit InstanceNorm2d(int64_t channels, const InstanceNormOptions& options = {})
       : BatchNormLayer(channels, options) {}
 };
 struct InstanceNorm3d : detail::BatchNormLayer<InstanceNorm3d, 5, 5, true> {
-  explicit InstanceNorm3d(int64_t channels, const BatchNormOptions& options = kInstanceNorm)
+  explicit InstanceNorm3d(int64_t channels, const InstanceNormOptions& options = {})
       : BatchNormLayer(channels, options) {}
 };
 

@@ -18,8 +18,8 @@ struct AttentionOptions {
 /// Dims in front are broadcast. Heads (the third dim from the end) may be fewer in k and v, as long as they divide q's:
 /// each then serves a group of q's that stand next to each other. A query that may attend to nothing gives zeros.
 ///
-/// The T×S weights never exist as a whole, in memory or for the gradient, unless there is dropout, a mask that wants a
-/// gradient, or second derivatives are asked for. The result lies in memory in the order of q's dims.
+/// The T×S weights never exist as a whole, in memory or for the gradient, unless there is a mask that wants a gradient,
+/// or second derivatives are asked for. The result lies in memory in the order of q's dims.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 

@@ -53,9 +53,10 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targ
 struct KlOptions {
   bool log_target = false;  // the target holds log-probabilities too
   Reduction reduction = Reduction::mean;
+  bool batch_mean = false;  // instead of the reduction: the sum divided by the first dim's size
 };
-/// target · (log target - input), the input being log-probabilities. The divergence of a batch of distributions is the
-/// sum divided by the batch size, not the mean over all elements.
+/// target · (log target - input), the input being log-probabilities. The divergence of a batch of distributions is
+/// that with batch_mean, not the mean over all elements.
 Tensor kl_div(const Tensor& input, const Tensor& target, const KlOptions& options = {});
 
 Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim = 1, double epsilon = 1e-8);

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "tutti/fields.h"
 #include "tutti/tensor.h"
 
 namespace tutti {
@@ -13,6 +14,7 @@ struct MaxPoolOptions {
   Shape padding = 0;  // of -∞, at most half of the kernel
   Shape dilation = 1;
   bool ceil_mode = false;  // a last window may hang over the end
+  TUTTI_FIELDS(stride, padding, dilation, ceil_mode)
 };
 /// NaN counts as the largest.
 Tensor max_pool1d(const Tensor& x, const Shape& kernel, const MaxPoolOptions& options = {});
@@ -29,6 +31,7 @@ struct AvgPoolOptions {
   bool ceil_mode = false;
   bool count_include_pad = true;                 // the zeros of the padding count as elements
   std::optional<int64_t> divisor_override = {};  // divide by this instead of the number of elements
+  TUTTI_FIELDS(stride, padding, ceil_mode, count_include_pad, divisor_override)
 };
 Tensor avg_pool1d(const Tensor& x, const Shape& kernel, const AvgPoolOptions& options = {});
 Tensor avg_pool2d(const Tensor& x, const Shape& kernel, const AvgPoolOptions& options = {});

@@ -43,6 +43,7 @@ struct LstmResult {
 };
 
 enum class Nonlinearity : uint8_t { tanh, relu };
+inline const char* to_string(Nonlinearity f) { return f == Nonlinearity::tanh ? "tanh" : "relu"; }
 
 /// h = f(w_ih x + b_ih + w_hh h + b_hh)
 RnnResult rnn(const Tensor& x, const Tensor& hidden, const std::vector<RnnWeights>& weights,

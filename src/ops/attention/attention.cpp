@@ -2,7 +2,8 @@
 //
 // Queries are taken in blocks, and for each block keys in blocks: their scores stay in the cache, where they become
 // weights relative to the largest score so far; what was summed before is corrected when a larger one comes. Kept for
-// the gradient is one logarithm a query, from which the weights can be had again, block by block.
+// the gradient is one logarithm a query, from which the weights can be had again, block by block. So can the weights
+// that dropout leaves: see Note [Dropped weights].
 #include "ops/attention/attention.h"
 
 #include <algorithm>
@@ -13,10 +14,14 @@
 #include <numeric>
 #include <vector>
 
+#include "amp/policy.h"
 #include "base/check.h"
 #include "base/parallel.h"
 #include "ops/again.h"
 #include "ops/matmul/gemm_kernel.h"
+#include "ops/random/draw.h"
+#include "ops/random/kernels.h"
+#include "tensor/call.h"
 #include "tensor/impl.h"
 #include "tutti/context.h"
 #include "tutti/operator.h"
@@ -40,8 +45,49 @@ constexpr int64_t kNoLimit = INT64_MAX / 2;
 struct Attend {
   double scale;
   bool causal;
-  TUTTI_FIELDS(scale, causal)
+  double dropout;
+  TUTTI_FIELDS(scale, causal, dropout)
 };
+
+// ---- Dropout
+
+// Note [Dropped weights]
+// Whether the weight of query t and key s in batch b is dropped depends on random word (b·T + t)·S' + s after the
+// position that `state` holds, S' being the number of keys rounded up to whole groups of words. So each row of a block,
+// which begins at a multiple of a group, can draw its part by itself, and the backward pass (or the composition, which
+// second derivatives take) draws the same again; no mask is kept.
+struct Dropping {
+  uint64_t seed = 0, position = 0;
+  uint32_t threshold = 0;
+  double scale = 1;
+  int64_t row = 0;  // S'
+  bool on = false;
+
+  Dropping() = default;
+  Dropping(double p, const Tensor& state, int64_t keys) : row(padded(keys)), on(p > 0) {
+    if (!on) return;
+    const auto* s = state.data<int64_t>();
+    seed = static_cast<uint64_t>(s[0]), position = static_cast<uint64_t>(s[1]);
+    threshold = drop_threshold(p);
+    scale = p < 1 ? 1 / (1 - p) : 0;
+  }
+  static int64_t padded(int64_t keys) {
+    return (keys + kElementsOfOneWord - 1) / kElementsOfOneWord * kElementsOfOneWord;
+  }
+  // Columns first ... of rows that begin with number first_row in all of the batch.
+  template <class T>
+  void apply(T* x, int64_t stride, int64_t first_row, int64_t rows, int64_t first, int64_t columns) const {
+    if (!on || columns <= 0) return;
+    for (int64_t r = 0; r < rows; ++r, x += stride) {
+      RandomRange range{seed, position, (first_row + r) * row + first, columns};
+      if constexpr (std::is_same_v<T, double>)
+        random_drop_f64_pointer()(range, threshold, scale, x, x);
+      else
+        random_drop_f32_pointer()(range, threshold, static_cast<float>(scale), x, x);
+    }
+  }
+};
+static_assert(kKeys % kElementsOfOneWord == 0 && kKeysBackward % kElementsOfOneWord == 0);
 
 // ---- One matrix of a batch
 
@@ -119,7 +165,7 @@ Tensor with_rows(const Tensor& x) {
 // ---- Forward: out and the logarithm of each query's sum
 
 template <class T>
-void forward_block(const Call& c, const Sizes& s, int64_t batch, int64_t i, T* buffer) {
+void forward_block(const Call& c, const Sizes& s, const Dropping& drop, int64_t batch, int64_t i, T* buffer) {
   const auto& a = c.as<Attend>();
   constexpr DType dtype = dtype_of<T>;
   constexpr size_t element = sizeof(T);
@@ -137,6 +183,7 @@ void forward_block(const Call& c, const Sizes& s, int64_t batch, int64_t i, T* b
     multiply(dtype, rows, columns, s.depth, q.at(i, element), k.transposed_at(j, element), scores, columns, a.scale, 0);
     attending::attend_forward_pointer()(make_block(dtype, mask, m, a, i, rows, j, columns), scores, top, sum,
                                         correction);
+    drop.apply(scores, columns, batch * s.queries + i, rows, j, columns);
     if (j > 0) attending::scale_rows_pointer()(dtype, to, out.row, rows, s.width, correction);
     multiply(dtype, rows, s.width, columns, {scores, columns, 1}, v.at(j, element), to, out.row, 1, j > 0 ? 1 : 0);
   }
@@ -153,15 +200,16 @@ void forward(const Call& c) {
   Tensor mask = with_rows(c.input(3));
   const Tensor* inputs[] = {&c.input(0), &c.input(1), &c.input(2), &mask};
   Call ready{c.op, inputs, c.attributes, c.outputs};
+  Dropping drop(c.as<Attend>().dropout, c.input(4), s.keys);
   int64_t step = queries_of(c.as<Attend>().causal), blocks = (s.queries + step - 1) / step;
   parallel_for(s.batch * blocks, grain_of(s, std::min(step, s.queries)), [&](int64_t begin, int64_t end) {
     auto buffer = std::make_unique_for_overwrite<T[]>(kQueries * (kKeys + 3));
     for (int64_t unit = begin; unit < end; ++unit)
-      forward_block(ready, s, unit / blocks, unit % blocks * step, buffer.get());
+      forward_block(ready, s, drop, unit / blocks, unit % blocks * step, buffer.get());
   });
 }
 
-// ---- Backward: inputs g, q, k, v, mask, out, logs; outputs those of q, k, v
+// ---- Backward: inputs g, q, k, v, mask, out, logs, state; outputs those of q, k, v
 
 template <class T>
 struct Backward {
@@ -169,7 +217,9 @@ struct Backward {
   const Tensor& mask;
   const Sizes& s;
   const Attend& a;
+  const Dropping& drop;
   T *scores, *grads, *delta;
+  int64_t batch = 0;
   Part g, q, k, v, m, dq, dk, dv;
   const T* logs;
   static constexpr DType dtype = dtype_of<T>;
@@ -177,7 +227,8 @@ struct Backward {
 
   T* at(const Part& p, int64_t row) const { return reinterpret_cast<T*>(p.data) + row * p.row; }
 
-  void run(int64_t batch) {
+  void run(int64_t at_batch) {
+    batch = at_batch;
     g = part_of(c.input(0), batch), q = part_of(c.input(1), batch), k = part_of(c.input(2), batch);
     v = part_of(c.input(3), batch), m = part_of(mask, batch);
     dq = part_of(c.output(0), batch), dk = part_of(c.output(1), batch), dv = part_of(c.output(2), batch);
@@ -204,8 +255,11 @@ struct Backward {
   void block(int64_t i, int64_t rows, int64_t j, int64_t columns, bool later) {
     multiply(dtype, rows, columns, s.depth, q.at(i, element), k.transposed_at(j, element), scores, columns, a.scale, 0);
     multiply(dtype, rows, columns, s.width, g.at(i, element), v.transposed_at(j, element), grads, columns, 1, 0);
+    int64_t row = batch * s.queries + i;
+    drop.apply(grads, columns, row, rows, j, columns);
     attending::attend_backward_pointer()(make_block(dtype, mask, m, a, i, rows, j, columns), scores, grads, logs + i,
                                          delta + i, a.scale);
+    drop.apply(scores, columns, row, rows, j, columns);
     double beta = later ? 1 : 0;
     multiply(dtype, columns, s.width, rows, {scores, 1, columns}, g.at(i, element), at(dv, j), dv.row, 1, beta);
     multiply(dtype, columns, s.depth, rows, {grads, 1, columns}, q.at(i, element), at(dk, j), dk.row, 1, beta);
@@ -222,6 +276,7 @@ void backward(const Call& c) {
   Tensor mask = with_rows(c.input(4)), g = with_rows(c.input(0));
   const Tensor* inputs[] = {&g, &c.input(1), &c.input(2), &c.input(3), &mask, &c.input(5), &c.input(6)};
   Call ready{c.op, inputs, c.attributes, c.outputs};
+  Dropping drop(c.as<Attend>().dropout, c.input(7), s.keys);
   parallel_for(s.batch, grain_of(s, 2 * s.queries), [&](int64_t begin, int64_t end) {
     int64_t block = kQueries * kKeysBackward;
     auto buffer = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(2 * block + s.queries));
@@ -229,6 +284,7 @@ void backward(const Call& c) {
                   .mask = mask,
                   .s = s,
                   .a = c.as<Attend>(),
+                  .drop = drop,
                   .scores = buffer.get(),
                   .grads = buffer.get() + block,
                   .delta = buffer.get() + 2 * block,
@@ -266,9 +322,41 @@ Shape with_last(Shape sizes, int64_t last) {
   return sizes;
 }
 
+struct Keep {
+  Shape sizes;
+  double dropout;
+  DType dtype;
+  TUTTI_FIELDS(sizes, dropout, dtype)
+};
+// What the weights [..., T, S] are multiplied with: 0, or 1 / (1 - p). See Note [Dropped weights].
+const Operator keep_op{
+    .name = "attention_dropout",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const auto& a = c.as<Keep>();
+          out[0] = {.sizes = a.sizes, .dtype = a.dtype, .device = c.input(0).device()};
+        },
+    .cpu =
+        [](const Call& c) {
+          const auto& a = c.as<Keep>();
+          Tensor out = c.output();
+          if (out.numel() == 0) return;
+          int64_t keys = out.size(-1);
+          Dropping drop(a.dropout, c.input(0), keys);
+          auto fill = [&]<class T>(T) {
+            parallel_for(out.numel() / keys, kRandomGrain / keys + 1, [&](int64_t begin, int64_t end) {
+              T* to = out.data<T>() + begin * keys;
+              std::fill_n(to, (end - begin) * keys, T(1));
+              drop.apply(to, keys, begin, end - begin, 0, keys);
+            });
+          };
+          a.dtype == DType::f64 ? fill(double()) : fill(float());
+        },
+};
+
 // The same in public operators, which make the weights as a whole.
-Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Attend& a,
-                double drop = 0) {
+Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& state,
+                const Attend& a) {
   Tensor scores = matmul(q, transpose(k, -2, -1)) * a.scale, allowed;
   if (mask.defined() && mask.dtype() == DType::boolean) allowed = mask;
   if (mask.defined() && mask.is_floating()) {
@@ -283,7 +371,36 @@ Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   if (allowed.defined()) scores = where(allowed, scores, q.dtype() == DType::f64 ? -1e300 : -1e38);
   Tensor weights = softmax(scores, -1);
   if (allowed.defined()) weights = where(allowed, weights, 0);
-  return matmul(dropout(weights, drop, drop > 0), v);
+  if (a.dropout > 0) {
+    Keep keep{weights.sizes(), a.dropout, weights.dtype()};
+    weights = weights * call(keep_op, {&state}, attributes(keep));
+  }
+  return matmul(weights, v);
+}
+
+// ---- Descriptors for any floating-point dtype: bf16 and f16 are computed in f32
+
+Tensor widened(const Tensor& x, DType dtype) {
+  if (!x.defined() || !x.is_floating() || x.dtype() == dtype) return x;
+  NoGrad guard;
+  return cast(x.detach(), dtype);
+}
+bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
+DType computed_in(DType dtype) { return is_half(dtype) ? DType::f32 : dtype; }
+
+// Calls `run` with inputs and outputs of one dtype, f32 or f64. A mask of numbers may come in any.
+void with_wide(const Call& c, DType own, void (*run_f32)(const Call&), void (*run_f64)(const Call&)) {
+  DType dtype = computed_in(own);
+  std::vector<Tensor> wide, outputs;
+  std::vector<const Tensor*> inputs;
+  for (const Tensor* x : c.inputs) wide.push_back(widened(*x, dtype));
+  for (const Tensor& x : wide) inputs.push_back(&x);
+  for (Tensor& out : c.outputs)
+    outputs.push_back(out.dtype() == dtype ? out : make_tensor(out.sizes(), out.strides(), dtype, out.device()));
+  Call ready{c.op, inputs, c.attributes, outputs};
+  dtype == DType::f64 ? run_f64(ready) : run_f32(ready);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (!outputs[i].is_same(c.outputs[i])) copy_into(c.outputs[i], outputs[i]);
 }
 
 const Operator attention_gradient_op{
@@ -292,21 +409,25 @@ const Operator attention_gradient_op{
         [](const Call& c, std::span<TensorSpec> out) {
           for (size_t i = 0; i < 3; ++i) out[i] = spec_like(c.input(i + 1), c.input(i + 1).sizes());
         },
-    .cpu = [](const Call& c) { c.input(1).dtype() == DType::f64 ? backward<double>(c) : backward<float>(c); },
+    .cpu = [](const Call& c) { with_wide(c, c.input(1).dtype(), backward<float>, backward<double>); },
 };
 
 void gradient(GradientCall& c) {
-  Tensor g = c.grad(), q = c.input(0), k = c.input(1), v = c.input(2), mask = c.input(3);
+  Tensor g = c.grad(), q = c.input(0), k = c.input(1), v = c.input(2), mask = c.input(3), state = c.input(4);
   if (!g.defined()) return;
   if (grad_enabled()) {
     Attend a = c.as<Attend>();
-    auto f = [&](const TensorList& x) { return TensorList{composed(x[0], x[1], x[2], mask, a)}; };
+    DType own = q.dtype(), wide = computed_in(own);
+    auto f = [&](const TensorList& x) {
+      Tensor y = composed(cast(x[0], wide), cast(x[1], wide), cast(x[2], wide), widened(mask, wide), state, a);
+      return TensorList{cast(y, own)};
+    };
     TensorList found = differentiate_again(f, {q, k, v}, {g});
     for (size_t i = 0; i < 3; ++i) c.set(i, found[i]);
     return;
   }
   Tensor out = c.output(0), logs = c.output(1), outputs[3];
-  const Tensor* inputs[] = {&g, &q, &k, &v, &mask, &out, &logs};
+  const Tensor* inputs[] = {&g, &q, &k, &v, &mask, &out, &logs, &state};
   call(attention_gradient_op, inputs, c.attributes(), outputs);
   for (size_t i = 0; i < 3; ++i) c.set(i, outputs[i]);
 }
@@ -317,15 +438,20 @@ const Operator attention_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const Tensor& q = c.input(0);
+          for (size_t i : {1, 2})
+            check<DTypeError>(c.input(i).dtype() == q.dtype(), kName,
+                              "queries, keys and values must have one floating-point dtype: {} beside {}", c.input(i),
+                              q);
           out[0] = spec_like(q, with_last(q.sizes(), c.input(2).size(-1)));
           Shape rows = q.sizes();
           rows.erase(rows.size() - 1);
-          out[1] = {.sizes = rows, .dtype = q.dtype(), .device = q.device()};
+          out[1] = {.sizes = rows, .dtype = computed_in(q.dtype()), .device = q.device()};
         },
-    .cpu = [](const Call& c) { c.input(0).dtype() == DType::f64 ? forward<double>(c) : forward<float>(c); },
+    .cpu = [](const Call& c) { with_wide(c, c.input(0).dtype(), forward<float>, forward<double>); },
     .gradient = gradient,
-    .saves_inputs = 0b1111,
+    .saves_inputs = 0b11111,
     .saves_outputs = 0b11,
+    .autocast = AutocastPolicy::low_precision,
 };
 
 // ---- What the public function does before
@@ -334,8 +460,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   for (const Tensor* x : {&q, &k, &v}) {
     check<ValueError>(x->defined(), kName, "an input is undefined: it was never given a value");
     check<ShapeError>(x->dim() >= 2, kName, "queries, keys and values are [..., T, D]; {} has too few dims", *x);
-    check<DTypeError>(x->is_floating() && x->dtype() == q.dtype(), kName,
-                      "queries, keys and values must have one floating-point dtype: {} beside {}", *x, q);
+    check<DTypeError>(x->is_floating(), kName, "queries, keys and values must be floating-point numbers, not {}", *x);
     check<DeviceError>(x->device() == q.device(), kName, "{} and {} are on different devices", q, *x);
   }
   check<ShapeError>(q.size(-1) == k.size(-1), kName, "queries {} and keys {} must agree in their last dim", q, k);
@@ -359,17 +484,17 @@ Shape front(const Tensor& x) {
 }
 
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
-  Attend a{o.scale.value_or(q.size(-1) ? 1 / std::sqrt(static_cast<double>(q.size(-1))) : 1), o.causal};
+  Attend a{o.scale.value_or(q.size(-1) ? 1 / std::sqrt(static_cast<double>(q.size(-1))) : 1), o.causal, o.dropout};
   Shape batch = broadcast_shapes(broadcast_shapes(front(q), front(k)), front(v));
   Tensor mask = o.mask;
+  bool learns = mask.defined() && mask.requires_grad() && grad_enabled();
   if (mask.defined()) {
     Shape full = batch;
     full.push_back(q.size(-2));
     full.push_back(k.size(-2));
     check<ShapeError>(broadcast_shapes(mask.sizes(), full) == full, kName, "the mask {} cannot be broadcast to {}",
                       mask, full);
-    if (o.dropout == 0 && !mask.requires_grad()) {
-      if (mask.is_floating()) mask = cast(mask, q.dtype());
+    if (!learns) {
       if (mask.dim() == 0 || mask.size(-1) != k.size(-2)) {
         Shape row = mask.dim() == 0 ? Shape(1) : mask.sizes();
         row[row.size() - 1] = k.size(-2);
@@ -378,11 +503,18 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
       mask = expand(mask, full);
     }
   }
-  if (o.dropout > 0 || (mask.defined() && mask.requires_grad() && grad_enabled()))
-    return composed(q, k, v, mask, a, o.dropout);
+  Tensor state;
+  if (o.dropout > 0) state = random_state(batch.product() * q.size(-2) * Dropping::padded(k.size(-2)), q.device());
   Tensor wide_q = spread(q, batch, q.size(-2), q.size(-1)), wide_k = spread(k, batch, k.size(-2), k.size(-1)),
          wide_v = spread(v, batch, v.size(-2), v.size(-1));
-  const Tensor* inputs[] = {&wide_q, &wide_k, &wide_v, &mask};
+  if (learns) {
+    auto low = [](const Tensor& x) { return amp::input_for(AutocastPolicy::low_precision, x); };
+    Tensor low_q = low(wide_q), low_k = low(wide_k), low_v = low(wide_v);
+    DType own = low_q.dtype(), wide = computed_in(own);
+    ModeGuard off(0, kAutocastMode);
+    return cast(composed(cast(low_q, wide), cast(low_k, wide), cast(low_v, wide), cast(mask, wide), state, a), own);
+  }
+  const Tensor* inputs[] = {&wide_q, &wide_k, &wide_v, &mask, &state};
   Tensor outputs[2];
   call(attention_op, inputs, attributes(a), outputs);
   return outputs[0];
@@ -403,16 +535,7 @@ Tensor in_groups(const Tensor& x, int64_t groups) {
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
-  if (context().modes & kAutocastMode && q.defined() && k.defined() && v.defined()) {
-    DType widest = promote(promote(q.dtype(), k.dtype()), v.dtype());
-    if (q.dtype() != widest || k.dtype() != widest || v.dtype() != widest)
-      return scaled_dot_product_attention(cast(q, widest), cast(k, widest), cast(v, widest), o);
-  }
   check_inputs(q, k, v, o);
-  if (q.dtype() == DType::bf16 || q.dtype() == DType::f16) {
-    Tensor out = scaled_dot_product_attention(cast(q, DType::f32), cast(k, DType::f32), cast(v, DType::f32), o);
-    return cast(out, q.dtype());
-  }
   int64_t heads = q.dim() > 2 ? q.size(-3) : 1, groups = k.dim() > 2 ? k.size(-3) : 1;
   if (heads == groups || heads == 1 || groups <= 1) return attend(q, k, v, o);
   check<ShapeError>(heads % groups == 0 && v.dim() > 2 && v.size(-3) == groups, kName,

@@ -170,6 +170,8 @@ const Operator bag_sum_op{
     .name = kName,
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
+          check<DTypeError>(c.input(4).dtype() == c.input(0).dtype(), kName,
+                            "per_sample_weights {} must have the dtype of the table {}", c.input(4), c.input(0));
           out[0] = {.sizes = {c.input(2).numel() - 1, c.input(0).size(1)},
                     .dtype = c.input(0).dtype(),
                     .device = c.input(0).device()};
@@ -189,6 +191,7 @@ const Operator bag_sum_op{
           }
         },
     .saves_inputs = 0b11011,
+    .autocast = AutocastPolicy::widest,  // the weights of lookups may come from a product
 };
 
 // Outputs: the largest of each column, and the row of the table it came from (the first of several; -1 if none).
@@ -278,8 +281,6 @@ void check_options(const Tensor& weight, const Tensor& indices, const EmbeddingB
   check<ValueError>(o.mode == BagMode::sum, kName, "per_sample_weights are for BagMode::sum only");
   check<ShapeError>(w.sizes() == indices.sizes(), kName, "per_sample_weights {} must have the shape of the indices {}",
                     w, indices);
-  check<DTypeError>(w.dtype() == weight.dtype(), kName, "per_sample_weights {} must have the dtype of the table {}", w,
-                    weight);
 }
 
 }  // namespace

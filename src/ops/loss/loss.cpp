@@ -1,6 +1,7 @@
 // Losses that are compositions of other operators.
 #include "ops/loss/loss.h"
 
+#include "amp/policy.h"
 #include "base/check.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
@@ -37,12 +38,12 @@ void check_pair(const Tensor& input, const Tensor& target, const char* name) {
                     input);
 }
 
-// Losses need more range and precision than products: under autocast they are computed in f32.
+// Losses need more range and precision than products: they are full_precision, whatever they are made of.
 template <class... T>
 bool lowered(const T&... inputs) {
-  return context().modes & kAutocastMode && ((inputs.dtype() == DType::bf16 || inputs.dtype() == DType::f16) || ...);
+  return (amp::casts(AutocastPolicy::full_precision, inputs) || ...);
 }
-Tensor in_f32(const Tensor& x) { return x.is_floating() && x.dtype() != DType::f64 ? cast(x, DType::f32) : x; }
+Tensor in_f32(const Tensor& x) { return amp::input_for(AutocastPolicy::full_precision, x); }
 
 Tensor zero_like_number(const Tensor& x) { return zeros({}, {.dtype = x.dtype(), .device = x.device()}); }
 
@@ -161,8 +162,10 @@ Tensor kl_div(const Tensor& input, const Tensor& target, const KlOptions& option
   check_pair(input, target, "kl_div");
   check_loss_input(target, "kl_div");
   if (lowered(input, target)) return kl_div(in_f32(input), in_f32(target), options);
-  return reduce_loss(options.log_target ? exp(target) * (target - input) : xlogy(target, target) - target * input,
-                     options.reduction);
+  Tensor loss = options.log_target ? exp(target) * (target - input) : xlogy(target, target) - target * input;
+  if (!options.batch_mean) return reduce_loss(loss, options.reduction);
+  check<ShapeError>(input.dim() > 0, "kl_div", "batch_mean needs a batch: a first dim, which {} has not", input);
+  return sum(loss) / static_cast<double>(input.size(0));
 }
 
 Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double epsilon) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "amp/policy.h"
 #include "base/check.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
@@ -246,7 +247,10 @@ Tensor einsum(std::string_view equation, const TensorList& operands) {
   std::vector<Term> terms;
   for (size_t i = 0; i < operands.size(); ++i) {
     check<ValueError>(operands[i].defined(), "einsum", "operand {} of \"{}\" is undefined", i, equation);
-    terms.push_back(parse_operand(parts[i], operands[i], i, equation));
+    // Some contractions end as products of elements: one dtype for all, whatever they turn out to be.
+    Tensor operand =
+        operands.size() > 1 ? amp::input_for(AutocastPolicy::low_precision, operands[i]) : Tensor(operands[i]);
+    terms.push_back(parse_operand(parts[i], operand, i, equation));
   }
   Labels output = arrow == std::string_view::npos ? implicit_output(terms)
                                                   : explicit_output(all.substr(arrow + 2), equation, terms);

@@ -282,7 +282,7 @@ const Operator dot_op{
           if (c.needs(1)) c.set(1, c.grad() * conjugate(c.input(0)));
         },
     .saves_inputs = 0b11,
-    .autocast = AutocastPolicy::widest,
+    .autocast = AutocastPolicy::low_precision,
 };
 
 Tensor batched(const Tensor& a, const Tensor& b) {

@@ -259,6 +259,14 @@ const Operator batch_norm_op{
     .saves_inputs = 0b011,
     .saves_outputs = 0b110,
 };
+const Operator instance_norm_op{
+    .name = "instance_norm",
+    .infer = infer_forward,
+    .cpu = run_forward,
+    .gradient = first_gradient,
+    .saves_inputs = 0b011,
+    .saves_outputs = 0b110,
+};
 const Operator group_norm_op{
     .name = "group_norm",
     .infer = infer_forward,
@@ -352,7 +360,7 @@ Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   check<ShapeError>(channels > 0, "instance_norm", "{} has no channels", x);
   check<ValueError>(count != 1, "instance_norm",
                     "needs more than one spatial element: the variance of {} is that of one number", x);
-  Normalized n = normalize(group_norm_op, x, channels, weight, bias, eps);
+  Normalized n = normalize(instance_norm_op, x, channels, weight, bias, eps);
   if (x.numel() == 0 || x.device().is_meta()) return n.y;
   NoGrad guard;
   auto over_batch = [&](const Tensor& t) { return mean(reshape(t, {x.size(0), channels}), 0); };

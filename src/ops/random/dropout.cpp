@@ -133,12 +133,16 @@ const Operator dropout_op{
 
 }  // namespace
 
+Tensor random_state(int64_t elements, Device device) {
+  Reserve r{elements, device};
+  return call(random_state_op, {}, attributes(r));
+}
+
 Tensor dropout(const Tensor& x, double p, bool training) {
   check<ValueError>(p >= 0 && p <= 1, "dropout", "the probability must lie in [0, 1], not {}", p);
   if (!training || p == 0) return x;
   check<DTypeError>(is_differentiable(x.dtype()), "dropout", "needs floating-point or complex numbers, not {}", x);
-  Reserve r{x.numel(), x.device()};
-  Tensor state = call(random_state_op, {}, attributes(r));
+  Tensor state = random_state(x.numel(), x.device());
   Drop a{p};
   return call(dropout_op, {&x, &state}, attributes(a));
 }

@@ -118,6 +118,7 @@ const Operator var_op{
         },
     .saves_inputs = 1,
     .reduction = true,
+    .autocast = AutocastPolicy::full_precision,
 };
 
 const Operator std_op{
@@ -133,6 +134,7 @@ const Operator std_op{
     .saves_inputs = 1,
     .saves_outputs = 1,
     .reduction = true,
+    .autocast = AutocastPolicy::full_precision,
 };
 
 void check_floating(const Tensor& x, const char* name) {

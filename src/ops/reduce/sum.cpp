@@ -64,6 +64,7 @@ const Operator mean_op{
     .gradient =
         [](GradientCall& c) { c.set(0, spread(c, c.grad() / reduced_count(c.input_sizes(0), c.as<Dims>().dims))); },
     .reduction = true,
+    .autocast = AutocastPolicy::full_precision,
 };
 
 // Each factor's gradient is the product of all the others: of those before it and of those behind it, which is right

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "amp/policy.h"
 #include "base/check.h"
 #include "ops/rnn/sequence.h"
 #include "tutti/context.h"
@@ -154,11 +155,6 @@ LstmResult run(Cell cell, const Tensor& x, const Tensor& hidden, const Tensor& c
   auto count = static_cast<size_t>(o.layers * (o.bidirectional ? 2 : 1));
   check<ValueError>(weights.size() == count, name, "{} layers in {} directions need {} weights, not {}", o.layers,
                     o.bidirectional ? 2 : 1, count, weights.size());
-  DType wanted = weights[0].w_ih.defined() ? weights[0].w_ih.dtype() : x.dtype();
-  if (context().modes & kAutocastMode && wanted != x.dtype()) {  // what comes from other operators may be narrower
-    auto as_weights = [&](const Tensor& t) { return t.defined() && t.is_floating() ? cast(t, wanted) : t; };
-    return run(cell, as_weights(x), as_weights(hidden), as_weights(cells), weights, o);
-  }
   if (x.dtype() == DType::bf16 || x.dtype() == DType::f16) return run_cast(cell, x, hidden, cells, weights, o);
   if (x.dim() == 2) {
     check<ValueError>(!o.lengths.defined(), name, "lengths are for batches; {} is one sequence", x);
@@ -194,24 +190,36 @@ LstmResult run_cast(Cell cell, const Tensor& x, const Tensor& hidden, const Tens
   return {narrow(r.output), narrow(r.hidden), narrow(r.cell)};
 }
 
+// Under autocast: products for the most part, recurrent layers get and give low precision.
+LstmResult run_autocast(Cell cell, const Tensor& x, const Tensor& hidden, const Tensor& cells,
+                        const std::vector<RnnWeights>& weights, const RnnOptions& o) {
+  if (!(context().modes & kAutocastMode)) return run(cell, x, hidden, cells, weights, o);
+  auto low = [](const Tensor& t) { return amp::input_for(AutocastPolicy::low_precision, t); };
+  std::vector<RnnWeights> all;
+  for (const RnnWeights& w : weights) all.push_back({low(w.w_ih), low(w.w_hh), low(w.b_ih), low(w.b_hh), low(w.w_hr)});
+  Tensor low_x = low(x), low_hidden = low(hidden), low_cells = low(cells);
+  ModeGuard off(0, kAutocastMode);  // what is inside is computed as for any inputs of this dtype
+  return run(cell, low_x, low_hidden, low_cells, all, o);
+}
+
 }  // namespace
 
 RnnResult rnn(const Tensor& x, const Tensor& hidden, const std::vector<RnnWeights>& weights, Nonlinearity nonlinearity,
               const RnnOptions& options) {
   Cell cell = nonlinearity == Nonlinearity::tanh ? Cell::tanh : Cell::relu;
-  LstmResult r = run(cell, x, hidden, {}, weights, options);
+  LstmResult r = run_autocast(cell, x, hidden, {}, weights, options);
   return {r.output, r.hidden};
 }
 
 RnnResult gru(const Tensor& x, const Tensor& hidden, const std::vector<RnnWeights>& weights,
               const RnnOptions& options) {
-  LstmResult r = run(Cell::gru, x, hidden, {}, weights, options);
+  LstmResult r = run_autocast(Cell::gru, x, hidden, {}, weights, options);
   return {r.output, r.hidden};
 }
 
 LstmResult lstm(const Tensor& x, const LstmState& state, const std::vector<RnnWeights>& weights,
                 const RnnOptions& options) {
-  return run(Cell::lstm, x, state.hidden, state.cell, weights, options);
+  return run_autocast(Cell::lstm, x, state.hidden, state.cell, weights, options);
 }
 
 }  // namespace tutti
