@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/small_vector.h"
+#include "comm/group/sparse.h"
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -60,7 +61,11 @@ struct Draft {
     check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
     check<DTypeError>(x.dtype() == call.dtype, comm::name(call.kind), "{} does not have the dtype of the others, {}", x,
                       call.dtype);
-    check<DeviceError>(x.device().is_cpu() && !x.is_sparse(), comm::name(call.kind), "cannot take {}", x);
+    check<ValueError>(!x.is_sparse(), comm::name(call.kind),
+                      "{} is sparse, which only all_reduce takes (and only if it waits); use its values(), or "
+                      "to_dense() it",
+                      x);
+    check<DeviceError>(x.device().is_cpu(), comm::name(call.kind), "cannot take {}", x);
   }
   /// Memory that is only read.
   Piece in(const Tensor& x) {
@@ -235,11 +240,18 @@ Shape as_shape(const Tensor& splits) { return Shape(splits.to_vector<int64_t>())
 
 }  // namespace
 
-void all_reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::all_reduce, {std::move(x)}, o).run(); }
+void all_reduce(Tensor x, const ReduceOptions& o) {
+  if (x.defined() && x.is_sparse()) return comm::all_reduce_sparse(x, o);
+  draft_reduce(Kind::all_reduce, {std::move(x)}, o).run();
+}
 Work all_reduce_async(Tensor x, const ReduceOptions& o) {
   return draft_reduce(Kind::all_reduce, {std::move(x)}, o).start();
 }
-void all_reduce(const TensorList& xs, const ReduceOptions& o) { draft_reduce(Kind::all_reduce, xs, o).run(); }
+void all_reduce(const TensorList& xs, const ReduceOptions& o) {
+  TensorList dense;
+  for (const Tensor& x : xs) x.defined() && x.is_sparse() ? comm::all_reduce_sparse(x, o) : dense.push_back(x);
+  if (!dense.empty() || xs.empty()) draft_reduce(Kind::all_reduce, dense, o).run();
+}
 Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
   return draft_reduce(Kind::all_reduce, xs, o).start();
 }
