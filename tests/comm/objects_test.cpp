@@ -102,6 +102,102 @@ TEST_P(Objects, GatherAndScatter) {
   });
 }
 
+enum class Colour : uint8_t { red, green };
+struct Everything {
+  Colour colour = Colour::red;
+  char letter = 0;
+  uint64_t large = 0;
+  float real = 0;
+  std::complex<float> complex;
+  std::string bytes;
+  Shape shape;
+  std::pair<int, std::string> pair;
+  std::tuple<bool, Tensor, std::vector<bool>> tuple;
+  std::array<int16_t, 3> array = {};
+  std::optional<std::vector<int>> some, none;
+  std::variant<int, std::string, Inner> variant;
+  std::map<int, std::vector<Inner>> map;
+  std::unordered_map<std::string, int> hashed;
+  DType dtype = f32;
+  TUTTI_FIELDS(colour, letter, large, real, complex, bytes, shape, pair, tuple, array, some, none, variant, map, hashed,
+               dtype)
+};
+
+TEST_P(Objects, EveryKindOfValue) {
+  spawn_ranks(n, [&] {
+    Everything e;
+    if (rank() == n - 1) {
+      e.colour = Colour::green;
+      e.letter = 'x';
+      e.large = std::numeric_limits<uint64_t>::max();
+      e.real = 0.1f;
+      e.complex = {1.5f, -0.25f};
+      e.bytes = std::string("\0\xff\x80 text", 8);
+      e.shape = {2, 0, 3};
+      e.pair = {-7, "seven"};
+      e.tuple = {true, tensor({1.5, 2.5}), {true, false, true}};
+      e.array = {1, -2, 3};
+      e.some = std::vector<int>{4, 5};
+      e.none = std::nullopt;
+      e.variant = Inner{0.5, {"a"}};
+      e.map[-3] = {Inner{1, {}}, Inner{2, {"b", "c"}}};
+      e.hashed = {{"one", 1}, {"two", 2}};
+      e.dtype = DType::bf16;
+    }
+    broadcast_object(e, {.root = n - 1});
+    EXPECT_EQ(e.colour, Colour::green);
+    EXPECT_EQ(e.letter, 'x');
+    EXPECT_EQ(e.large, std::numeric_limits<uint64_t>::max());
+    EXPECT_EQ(e.real, 0.1f);
+    EXPECT_EQ(e.complex, std::complex<float>(1.5f, -0.25f));
+    EXPECT_EQ(e.bytes, std::string("\0\xff\x80 text", 8));
+    EXPECT_EQ(e.shape, Shape({2, 0, 3}));
+    EXPECT_EQ(e.pair, std::make_pair(-7, std::string("seven")));
+    EXPECT_TRUE(std::get<0>(e.tuple));
+    EXPECT_TRUE(equal(std::get<1>(e.tuple), tensor({1.5, 2.5})));
+    EXPECT_EQ(std::get<2>(e.tuple), (std::vector<bool>{true, false, true}));
+    EXPECT_EQ(e.array, (std::array<int16_t, 3>{1, -2, 3}));
+    EXPECT_EQ(e.some, (std::vector<int>{4, 5}));
+    EXPECT_FALSE(e.none);
+    ASSERT_EQ(e.variant.index(), 2u);
+    EXPECT_EQ(std::get<2>(e.variant).names[0], "a");
+    EXPECT_EQ(e.map.at(-3)[1].names[1], "c");
+    EXPECT_EQ(e.hashed.at("two"), 2);
+    EXPECT_EQ(e.dtype, DType::bf16);
+  });
+}
+
+TEST(ObjectErrors, ValuesThatDoNotFit) {
+  auto as = [](const auto& from, auto to) {
+    return message_of<FileError>(
+        [&] { detail::object_from_bytes<decltype(to)>(detail::object_to_bytes(from), "here"); });
+  };
+  EXPECT_THAT(as(300, uint8_t{}), HasSubstr("a smaller integer than 300 is wanted"));
+  EXPECT_THAT(as(-1, uint32_t{}), HasSubstr("a smaller integer than -1 is wanted"));
+  EXPECT_THAT(as(std::vector<int>{1, 2}, std::array<int, 3>{}), HasSubstr("a list of 3 is wanted and one of 2"));
+  EXPECT_THAT(as(std::pair(1, 2), std::tuple<int, int, int>{}), HasSubstr("a list of 3 is wanted"));
+  EXPECT_THAT(as(std::pair(5, 2), std::variant<int, bool>{}), HasSubstr("one of 2 kinds is wanted"));
+  EXPECT_THAT(as(tensor({1.5}), std::string()), HasSubstr("a string is wanted and f"));
+  EXPECT_THAT(as(1.5, 1), HasSubstr("an integer is wanted"));
+  EXPECT_THAT(as(std::vector<int>{1, 2}, std::optional<int>{}), HasSubstr("a list of 1 is wanted"));
+}
+
+TEST_P(Objects, ManyTensorsAreBroadcastInOneCall) {
+  spawn_ranks(n, [&] {
+    for (int root = 0; root < n; ++root) {
+      TensorList xs{full({3}, rank(), {f32}), full({0}, 1, {f32}), full({4, 2}, rank(), {f32}).t()};
+      broadcast(xs, {.root = root});
+      EXPECT_TRUE(equal(xs[0], full({3}, root, {f32})));
+      EXPECT_TRUE(equal(xs[2], full({2, 4}, root, {f32})));
+      broadcast_async(xs, {.root = root}).wait();
+    }
+    broadcast(TensorList{});
+    if (n > 1) {
+      EXPECT_THROW(broadcast(TensorList(rank() ? 1 : 2, ones({1}))), MismatchError);
+    }
+  });
+}
+
 TEST(ObjectErrors, AnotherTypeIsAnError) {
   struct Other {
     int64_t other = 0;

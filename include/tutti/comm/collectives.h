@@ -54,6 +54,8 @@ Work all_reduce_async(const TensorList& xs, const ReduceOptions& options = {});
 /// x becomes the root's.
 void broadcast(Tensor x, const RootOptions& options = {});
 Work broadcast_async(Tensor x, const RootOptions& options = {});
+void broadcast(const TensorList& xs, const RootOptions& options = {});
+Work broadcast_async(const TensorList& xs, const RootOptions& options = {});
 
 /// outputs[k] (or part k of output, cut along the first dim) becomes rank k's x. Sizes may differ between ranks.
 void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});

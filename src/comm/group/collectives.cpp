@@ -141,11 +141,11 @@ Draft draft_reduce(Kind kind, const TensorList& xs, const ReduceOptions& o) {
   return d;
 }
 
-Draft draft_broadcast(const Tensor& x, const RootOptions& o) {
+Draft draft_broadcast(const TensorList& xs, const RootOptions& o) {
   Draft d(Kind::broadcast, o);
   d.root(o.root);
-  d.describe(x);
-  d.call.out.push_back(d.group->rank == o.root ? d.in(x) : d.out(x, false));
+  if (!xs.empty()) d.describe(xs[0]);
+  for (const Tensor& x : xs) d.call.out.push_back(d.group->rank == o.root ? d.in(x) : d.out(x, false));
   return d;
 }
 
@@ -258,8 +258,10 @@ Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
 void reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::reduce, {std::move(x)}, o).run(); }
 Work reduce_async(Tensor x, const ReduceOptions& o) { return draft_reduce(Kind::reduce, {std::move(x)}, o).start(); }
 
-void broadcast(Tensor x, const RootOptions& o) { draft_broadcast(x, o).run(); }
-Work broadcast_async(Tensor x, const RootOptions& o) { return draft_broadcast(x, o).start(); }
+void broadcast(Tensor x, const RootOptions& o) { draft_broadcast({std::move(x)}, o).run(); }
+Work broadcast_async(Tensor x, const RootOptions& o) { return draft_broadcast({std::move(x)}, o).start(); }
+void broadcast(const TensorList& xs, const RootOptions& o) { draft_broadcast(xs, o).run(); }
+Work broadcast_async(const TensorList& xs, const RootOptions& o) { return draft_broadcast(xs, o).start(); }
 
 void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {
   draft_all_gather(outputs, x, o).run();

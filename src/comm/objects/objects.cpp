@@ -4,12 +4,14 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 
 namespace tutti::detail {
 namespace {
 
+constexpr const char* kOperation = "object";
 constexpr Options kSizes{.dtype = DType::i64, .device = Device()}, kBytes{.dtype = DType::u8, .device = Device()};
 
 Tensor size_of_bytes(const std::string& bytes) { return full({1}, static_cast<int64_t>(bytes.size()), kSizes); }
@@ -40,6 +42,26 @@ Group group_of(const O& o) {
 }
 
 }  // namespace
+
+// Strings of a State are UTF-8; others go as bytes.
+io::Value string_to_value(const std::string& text) {
+  if (io::is_utf8(text)) return io::Value(text);
+  return io::Value(view_of(text).clone());
+}
+std::string string_from_value(const io::Value& value) {
+  if (!value.is<Tensor>()) return value.as<std::string>();
+  const Tensor& bytes = value.as<Tensor>();
+  check<FileError>(bytes.defined() && bytes.dtype() == DType::u8 && bytes.dim() == 1 && bytes.device().is_cpu(),
+                   kOperation, "a string is wanted and {} is there", bytes);
+  return string_of(bytes.contiguous());
+}
+void wrong_object(const std::string& wanted) { fail<FileError>(kOperation, "{} is wanted", wanted); }
+const io::ValueList& entries(const io::Value& value, size_t count) {
+  const auto& list = value.as<io::ValueList>();
+  check<FileError>(list.size() == count, kOperation, "a list of {} is wanted and one of {} is there", count,
+                   list.size());
+  return list;
+}
 
 bool is_root(const RootOptions& o) { return group_of(o).rank() == o.root; }
 std::string object_name(int rank) { return fmt::format("the object of rank {}", rank); }
