@@ -13,11 +13,11 @@ class OperatorGradient final : public GradientCall {
   const Operator& op() const override { return *node_.op_; }
   size_t inputs() const override { return node_.infos_.size(); }
   Tensor input(size_t i) override {
-    TUTTI_ASSERT(node_.op_->saves_inputs >> i & 1);
+    TUTTI_ASSERT(saves(node_.op_->saves_inputs, i));
     return node_.saved_[i].unpack(node_);
   }
   Tensor output(size_t i) override {
-    TUTTI_ASSERT(node_.op_->saves_outputs >> i & 1);
+    TUTTI_ASSERT(saves(node_.op_->saves_outputs, i));
     return node_.saved_outputs_[i].unpack(node_);
   }
   const Shape& input_sizes(size_t i) const override { return node_.infos_[i].sizes; }
@@ -76,7 +76,7 @@ void OperatorNode::set_inputs(std::span<const Tensor* const> inputs, std::span<T
     info.layout = t->layout;
     info.needed = requires_grad(t);
     if (info.needed) edges[i] = gradient_edge(x);
-    if (op_->saves_inputs >> i & 1) {
+    if (saves(op_->saves_inputs, i)) {
       if (i < copies.size() && copies[i].defined())
         saved_[i] = SavedTensor::of_copy(std::move(copies[i]), edges[i], info.needed);
       else
@@ -96,7 +96,7 @@ void OperatorNode::save_outputs(std::span<Tensor> outputs) {
   if (!op_->saves_outputs) return;
   saved_outputs_.resize(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (op_->saves_outputs >> i & 1) saved_outputs_[i] = SavedTensor(outputs[i], true);
+    if (saves(op_->saves_outputs, i)) saved_outputs_[i] = SavedTensor(outputs[i], true);
 }
 
 }  // namespace tutti

@@ -6,6 +6,9 @@
 
 namespace tutti {
 
+/// Whether bit i is set; the last bit stands for all that follow.
+inline bool saves(uint32_t bits, size_t i) { return bits >> (i < 31 ? i : 31) & 1; }
+
 struct InputInfo {
   Shape sizes;
   DType dtype = DType::f32;

@@ -99,7 +99,7 @@ struct InPlace {
       for (size_t k = 0; k < original.size(); ++k) {
         if (!original[k]->defined() || !original[k]->shares_storage(out)) continue;
         NoGrad no_grad;
-        if (recording && op.saves_inputs >> k & 1) saved_copies[k] = original[k]->detach().clone();
+        if (recording && saves(op.saves_inputs, k)) saved_copies[k] = original[k]->detach().clone();
         if (!same_elements(impl(*original[k]), impl(out))) {
           overlapped[k] = original[k]->detach().clone();
           inputs[k] = &overlapped[k];

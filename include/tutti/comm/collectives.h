@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <source_location>
+#include <vector>
 
 #include "tutti/comm/group.h"
 #include "tutti/comm/work.h"
@@ -40,7 +41,8 @@ struct RootOptions {
   Place place = Place::current();
 };
 
-/// x becomes the reduction of all ranks' x, on all ranks; on the root only (reduce).
+/// x becomes the reduction of all ranks' x, on all ranks; on the root only (reduce). A sparse x (sum or average, and
+/// waited for) may have other indices on each rank; it becomes coalesced.
 void all_reduce(Tensor x, const ReduceOptions& options = {});
 Work all_reduce_async(Tensor x, const ReduceOptions& options = {});
 void reduce(Tensor x, const ReduceOptions& options = {});
@@ -52,6 +54,8 @@ Work all_reduce_async(const TensorList& xs, const ReduceOptions& options = {});
 /// x becomes the root's.
 void broadcast(Tensor x, const RootOptions& options = {});
 Work broadcast_async(Tensor x, const RootOptions& options = {});
+void broadcast(const TensorList& xs, const RootOptions& options = {});
+Work broadcast_async(const TensorList& xs, const RootOptions& options = {});
 
 /// outputs[k] (or part k of output, cut along the first dim) becomes rank k's x. Sizes may differ between ranks.
 void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});
@@ -85,6 +89,16 @@ void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits,
 void barrier(const CollectiveOptions& options = {});
 Work barrier_async(const CollectiveOptions& options = {});
 
+/// When ranks came to a barrier.
+struct Arrivals {
+  std::vector<double> seconds;  // of each rank of the group, after the first one
+  double skew = 0;              // of the last
+  int last = 0;                 // its rank in the group
+};
+/// A barrier for finding out who is slow. If ranks do not come in time, TimeoutError names all of them, on every rank
+/// that did come (and on those, when they come). Slower than barrier(), and the group can be used after it failed.
+Arrivals monitored_barrier(const CollectiveOptions& options = {});
+
 struct MessageOptions {
   int64_t tag = 0;
   Group group = {};
@@ -97,5 +111,22 @@ Work send_async(const Tensor& x, int to, const MessageOptions& options = {});
 /// Returns the rank it came from (Work::source of the asynchronous one); `from` -1 takes from any.
 int recv(Tensor x, int from, const MessageOptions& options = {});
 Work recv_async(Tensor x, int from, const MessageOptions& options = {});
+
+/// A message to be: see batch_messages.
+struct Message {
+  bool sends;
+  Tensor x;
+  int peer;
+  MessageOptions options;
+};
+inline Message send_op(Tensor x, int to, const MessageOptions& options = {}) {
+  return {true, std::move(x), to, options};
+}
+inline Message recv_op(Tensor x, int from, const MessageOptions& options = {}) {
+  return {false, std::move(x), from, options};
+}
+/// Starts many messages at once. They wait for no other, so that ranks may list them in any order; those between two
+/// ranks with the same tag still arrive in order. A Work for each.
+std::vector<Work> batch_messages(const std::vector<Message>& messages);
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ namespace comm {
 class RankGroup;
 }
 
+/// What tells this host from all others: its name, and the number of its start.
+std::string host_id();
+
 /// A cheap handle; copies are the same group. Any thread of a rank may use it. All collectives of a group happen in the
 /// order in which they were called; those of different groups do not wait for each other.
 class Group {
@@ -52,6 +56,8 @@ class Group {
   /// Groups of all ranks that give the same colour, ordered by key and then by rank. All ranks of this group must call
   /// it.
   Group split(int64_t colour, int64_t key = 0) const;
+  /// Groups of the ranks on one host: those that give the same name for it. All ranks of this group must call it.
+  Group split_by_host(const std::string& host = host_id()) const;
 
   const std::shared_ptr<comm::RankGroup>& handle() const { return handle_; }
   explicit Group(std::shared_ptr<comm::RankGroup> handle) : handle_(std::move(handle)) {}
@@ -60,6 +66,10 @@ class Group {
  private:
   std::shared_ptr<comm::RankGroup> handle_;
 };
+
+/// "ranks [0, 2] by threads": its members in the world, and what carries its collectives.
+std::string to_string(const Group& group);
+std::ostream& operator<<(std::ostream& out, const Group& group);
 
 /// All ranks that were started together with the calling one.
 Group world();

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/small_vector.h"
+#include "comm/group/sparse.h"
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -60,7 +61,11 @@ struct Draft {
     check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
     check<DTypeError>(x.dtype() == call.dtype, comm::name(call.kind), "{} does not have the dtype of the others, {}", x,
                       call.dtype);
-    check<DeviceError>(x.device().is_cpu() && !x.is_sparse(), comm::name(call.kind), "cannot take {}", x);
+    check<ValueError>(!x.is_sparse(), comm::name(call.kind),
+                      "{} is sparse, which only all_reduce takes (and only if it waits); use its values(), or "
+                      "to_dense() it",
+                      x);
+    check<DeviceError>(x.device().is_cpu(), comm::name(call.kind), "cannot take {}", x);
   }
   /// Memory that is only read.
   Piece in(const Tensor& x) {
@@ -164,11 +169,11 @@ Draft draft_reduce(Kind kind, const TensorList& xs, const ReduceOptions& o) {
   return d;
 }
 
-Draft draft_broadcast(const Tensor& x, const RootOptions& o) {
+Draft draft_broadcast(const TensorList& xs, const RootOptions& o) {
   Draft d(Kind::broadcast, o);
   d.root(o.root);
-  d.describe(x);
-  d.call.out.push_back(d.group->rank == o.root ? d.in(x) : d.out(x, false));
+  if (!xs.empty()) d.describe(xs[0]);
+  for (const Tensor& x : xs) d.call.out.push_back(d.group->rank == o.root ? d.in(x) : d.out(x, false));
   return d;
 }
 
@@ -264,12 +269,17 @@ Shape as_shape(const Tensor& splits) { return Shape(splits.to_vector<int64_t>())
 }  // namespace
 
 void all_reduce(Tensor x, const ReduceOptions& o) {
+  if (x.defined() && x.is_sparse()) return comm::all_reduce_sparse(x, o);
   if (!all_reduce_directly(x, o)) draft_reduce(Kind::all_reduce, {std::move(x)}, o).run();
 }
 Work all_reduce_async(Tensor x, const ReduceOptions& o) {
   return draft_reduce(Kind::all_reduce, {std::move(x)}, o).start();
 }
-void all_reduce(const TensorList& xs, const ReduceOptions& o) { draft_reduce(Kind::all_reduce, xs, o).run(); }
+void all_reduce(const TensorList& xs, const ReduceOptions& o) {
+  TensorList dense;
+  for (const Tensor& x : xs) x.defined() && x.is_sparse() ? comm::all_reduce_sparse(x, o) : dense.push_back(x);
+  if (!dense.empty() || xs.empty()) draft_reduce(Kind::all_reduce, dense, o).run();
+}
 Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
   return draft_reduce(Kind::all_reduce, xs, o).start();
 }
@@ -277,9 +287,11 @@ void reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::reduce, {std:
 Work reduce_async(Tensor x, const ReduceOptions& o) { return draft_reduce(Kind::reduce, {std::move(x)}, o).start(); }
 
 void broadcast(Tensor x, const RootOptions& o) {
-  if (!broadcast_directly(x, o)) draft_broadcast(x, o).run();
+  if (!broadcast_directly(x, o)) draft_broadcast({std::move(x)}, o).run();
 }
-Work broadcast_async(Tensor x, const RootOptions& o) { return draft_broadcast(x, o).start(); }
+Work broadcast_async(Tensor x, const RootOptions& o) { return draft_broadcast({std::move(x)}, o).start(); }
+void broadcast(const TensorList& xs, const RootOptions& o) { draft_broadcast(xs, o).run(); }
+Work broadcast_async(const TensorList& xs, const RootOptions& o) { return draft_broadcast(xs, o).start(); }
 
 void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {
   draft_all_gather(outputs, x, o).run();

@@ -2,6 +2,7 @@
 #include "tutti/comm/group.h"
 
 #include <algorithm>
+#include <ostream>
 #include <thread>
 
 #include "base/check.h"
@@ -64,6 +65,14 @@ Group Group::subgroup(const std::vector<int>& ranks) const {
   return Group(std::make_shared<RankGroup>(self.group->subgroup(self.rank, ranks), mine));
 }
 
+std::string to_string(const Group& group) {
+  if (!group.defined()) return "undefined group";
+  const auto& ranks = group.ranks();
+  return fmt::format("ranks {} by {}", Shape(std::vector<int64_t>(ranks.begin(), ranks.end())),
+                     group.handle()->group->name());
+}
+std::ostream& operator<<(std::ostream& out, const Group& group) { return out << to_string(group); }
+
 Group world() {
   Context& c = context();
   if (!c.world) {
@@ -78,6 +87,8 @@ int world_size() { return world().size(); }
 void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options) {
   check<ValueError>(n >= 1, "spawn_ranks", "needs at least one rank, not {}", n);
   auto world = std::make_shared<World>(n, options.timeout);
+  // Ranks may end before others begin; what they sent waits in the group.
+  Group everyone = make_world(0, world);
   Context outer = context();
   int cores = static_cast<int>(process_cores().size());
   std::mutex mutex;

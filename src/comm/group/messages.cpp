@@ -1,0 +1,136 @@
+// Messages in batches, and the barrier made of them.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "comm/transport/transport.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/comm/objects.h"
+#include "tutti/context.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+
+std::vector<Work> batch_messages(const std::vector<Message>& messages) {
+  // What is wrong is found before anything has been sent.
+  for (const Message& m : messages) {
+    const char* name = m.sends ? "send" : "recv";
+    Group group = m.options.group.defined() ? m.options.group : world();
+    check<ValueError>(m.x.defined(), name, "an argument is undefined");
+    check<ValueError>(m.peer >= (m.sends ? 0 : -1) && m.peer < group.size(), name,
+                      "there is no rank {} in a group of {}", m.peer, group.size());
+  }
+  std::vector<Work> works(messages.size());
+  // Receives first: what comes finds its place.
+  for (bool sends : {false, true})
+    for (size_t i = 0; i < messages.size(); ++i) {
+      const Message& m = messages[i];
+      if (m.sends == sends) works[i] = sends ? send_async(m.x, m.peer, m.options) : recv_async(m.x, m.peer, m.options);
+    }
+  return works;
+}
+
+namespace {
+
+using comm::Clock;
+
+// Note [Monitored barrier]
+// The first rank says hello to all others, who answer that they are here, or that they have waited for it too long and
+// are gone; it decides, at the end of its time at the latest, and tells all who is missing. Each says the same number
+// of things whatever happens, and a barrier that failed leaves what was not heard to those it is for: a rank that comes
+// late finds its own answers, and those of the next barrier follow in order.
+constexpr int64_t kHello = -0x74757474690001, kAnswer = -0x74757474690002, kVerdict = -0x74757474690003;
+
+// Whether a message came before the deadline; what went wrong with it is thrown.
+bool came_before(Work& work, Clock::time_point deadline) {
+  return work.wait_for(std::max(Clock::duration(0), deadline - Clock::now()));
+}
+
+[[noreturn]] void missing(const std::vector<int64_t>& ranks, const Group& group, std::chrono::milliseconds timeout) {
+  std::vector<int64_t> names;
+  for (int64_t r : ranks) names.push_back(group.ranks()[static_cast<size_t>(r)]);
+  bool late = std::count(ranks.begin(), ranks.end(), group.rank());
+  fail<TimeoutError>("monitored_barrier", "{} {} did not come within {:.3g} s{}", ranks.size() == 1 ? "rank" : "ranks",
+                     fmt::join(names, ", "), std::chrono::duration<double>(timeout).count(),
+                     late ? "; this one came later" : "");
+}
+
+constexpr int kHere = 1, kGone = 2;
+
+Tensor mask_of(int size) { return zeros({size}, {.dtype = DType::u8, .device = Device()}); }
+
+std::vector<int64_t> marked(const Tensor& mask) {
+  std::vector<int64_t> list;
+  for (int64_t k = 0; k < mask.numel(); ++k)
+    if (mask.data<uint8_t>()[k]) list.push_back(k);
+  return list;
+}
+
+MessageOptions with_tag(MessageOptions o, int64_t tag) {
+  o.tag = tag;
+  return o;
+}
+
+// On the first rank: who is missing (itself, if others would not wait for it).
+std::vector<int64_t> wait_for_all(const Group& group, const MessageOptions& o, Clock::time_point deadline) {
+  TensorList answers;
+  std::vector<Message> messages;
+  for (int k = 1; k < group.size(); ++k) {
+    answers.push_back(mask_of(1));
+    messages.push_back(recv_op(answers.back(), k, with_tag(o, kAnswer)));
+    messages.push_back(send_op(mask_of(1), k, with_tag(o, kHello)));
+  }
+  std::vector<Work> works = batch_messages(messages);
+  Tensor verdict = mask_of(group.size());
+  auto* absent = verdict.data<uint8_t>();
+  for (size_t k = 1; k < static_cast<size_t>(group.size()); ++k) {
+    if (!came_before(works[2 * (k - 1)], deadline))
+      absent[k] = 1;
+    else if (answers[k - 1].item<int>() == kGone)
+      absent[0] = 1;
+  }
+  for (int k = 1; k < group.size(); ++k) send_async(verdict.clone(), k, with_tag(o, kVerdict));
+  return marked(verdict);
+}
+
+// On others: who is missing, as the first rank says, unless it is itself.
+std::vector<int64_t> ask_first(const Group& group, const MessageOptions& o, Clock::time_point deadline,
+                               std::chrono::milliseconds timeout) {
+  Tensor verdict = mask_of(group.size()), answer = mask_of(1);
+  std::vector<Work> works =
+      batch_messages({recv_op(mask_of(1), 0, with_tag(o, kHello)), recv_op(verdict, 0, with_tag(o, kVerdict))});
+  bool came = came_before(works[0], deadline);
+  answer.fill_(came ? kHere : kGone);
+  send_async(answer, 0, with_tag(o, kAnswer));
+  // It decides within its own time; what is added is for the way.
+  if (!came || !came_before(works[1], Clock::now() + timeout + std::chrono::seconds(5))) return {0};
+  return marked(verdict);
+}
+
+}  // namespace
+
+Arrivals monitored_barrier(const CollectiveOptions& options) {
+  NoGrad guard;
+  Group group = options.group.defined() ? options.group : world();
+  check<ValueError>(group.rank() >= 0, "monitored_barrier", "rank {} is not a member of this group of ranks {}",
+                    tutti::rank(), Shape(std::vector<int64_t>(group.ranks().begin(), group.ranks().end())));
+  auto timeout = options.timeout.value_or(group.handle()->group->timeout());
+  auto begin = Clock::now();
+  MessageOptions message{.group = group, .timeout = timeout, .place = options.place};
+  std::vector<int64_t> absent = group.rank() == 0 ? wait_for_all(group, message, begin + timeout)
+                                                  : ask_first(group, message, begin + timeout, timeout);
+  if (!absent.empty()) missing(absent, group, timeout);
+  // All leave at about the same time: who waited longest came first. No clocks are compared.
+  std::vector<double> waited = all_gather_object(std::chrono::duration<double>(Clock::now() - begin).count(),
+                                                 {.group = group, .timeout = options.timeout, .place = options.place});
+  Arrivals arrivals;
+  double longest = *std::max_element(waited.begin(), waited.end());
+  for (double w : waited) arrivals.seconds.push_back(longest - w);
+  auto last = std::max_element(arrivals.seconds.begin(), arrivals.seconds.end());
+  arrivals.skew = *last;
+  arrivals.last = static_cast<int>(last - arrivals.seconds.begin());
+  return arrivals;
+}
+
+}  // namespace tutti
