@@ -39,8 +39,19 @@ struct Runner {
 inline Runner threads() {
   return {"threads", [](int n, const std::function<void()>& body, const SpawnOptions& o) { spawn_ranks(n, body, o); }};
 }
+/// Ranks as processes, forked from the test's.
+inline Runner processes() {
+  return {"shm", [](int n, const std::function<void()>& body, const SpawnOptions& o) { spawn_processes(n, body, o); },
+          false};
+}
 /// All ways that this machine has.
-inline std::vector<Runner> every_transport() { return {threads()}; }
+inline std::vector<Runner> every_transport() {
+#if defined(TUTTI_SANITIZE_THREAD) || defined(__SANITIZE_THREAD__)
+  return {threads()};  // ThreadSanitizer does not follow a process that has threads into its children
+#else
+  return {threads(), processes()};
+#endif
+}
 
 namespace detail {
 
