@@ -59,18 +59,18 @@ Tensor joined_mask(const AttendOptions& o, int64_t batch, int64_t heads) {
 }
 
 // What is said of `keys` keys, said of `more` behind them too: they may always be attended to.
-AttentionOptions with_more_keys(AttentionOptions o, int64_t queries, int64_t keys, int64_t more) {
+AttentionOptions with_more_keys(AttentionOptions o, int64_t queries, int64_t keys, int64_t more, Device device) {
   if (o.causal) {
-    Tensor past = tril(ones({queries, keys}, {.dtype = DType::boolean}));
+    Tensor past = tril(ones({queries, keys}, {.dtype = DType::boolean, .device = device}));
     o.mask = !o.mask.defined()                  ? past
              : o.mask.dtype() == DType::boolean ? logical_and(o.mask, past)
                                                 : where(past, o.mask, -std::numeric_limits<double>::infinity());
     o.causal = false;
   }
   if (!o.mask.defined()) return o;
+  check<ShapeError>(o.mask.dim() >= 2 && o.mask.size(-1) == keys, "MultiheadAttention",
+                    "the mask {} is not for {} keys", o.mask, keys);
   Shape sizes = o.mask.sizes();
-  check<ShapeError>(sizes[sizes.size() - 1] == keys, "MultiheadAttention", "the mask {} is not for {} keys", o.mask,
-                    keys);
   sizes[sizes.size() - 1] = more;
   Options like{.dtype = o.mask.dtype(), .device = o.mask.device()};
   o.mask = cat({o.mask, o.mask.dtype() == DType::boolean ? ones(sizes, like) : zeros(sizes, like)}, -1);
@@ -121,7 +121,7 @@ AttendResult MultiheadAttention::run(const Tensor& query, const Tensor& key, con
     Tensor zero = zeros({1, 1, k.size(2)}, {.dtype = k.dtype(), .device = k.device()});
     k = with_key(k, zero, time), v = with_key(v, zero, time);
   }
-  if (int64_t more = k.size(time) - keys) options = with_more_keys(options, query.size(time), keys, more);
+  if (int64_t more = k.size(time) - keys) options = with_more_keys(options, query.size(time), keys, more, k.device());
   q = to_heads(q, heads, batch_first), k = to_heads(k, heads, batch_first), v = to_heads(v, heads, batch_first);
   Tensor weights, y;
   if (need_weights) {  // those with which each value counts are the result for values 1, 0, 0, ...; 0, 1, 0, ...; ...

@@ -148,6 +148,10 @@ TEST(Sequences, AttentionRefusesNonsense) {
   EXPECT_THROW(m(x, x, x, AttendOptions{.mask = zeros({3, 3, 3})}), ShapeError);
   EXPECT_THROW(m(x, x, zeros({3, 2, 5})), ShapeError);
   EXPECT_THROW(m(x, zeros({4}), x), ShapeError);
+  MultiheadAttention more(4, 2, {.add_zero_attn = true});
+  EXPECT_THAT(message_of<ShapeError>([&] { more(x, x, x, AttendOptions{.mask = zeros({3, 4})}); }),
+              HasSubstr("3 keys"));
+  EXPECT_THROW(more(x, x, x, AttendOptions{.mask = zeros({})}), ShapeError);
 }
 
 TEST(Sequences, TransformersAgreeWithPyTorch) {
