@@ -195,12 +195,13 @@ TUTTI_HD Vec<T, N> rsqrt(Vec<T, N> x) {
 
 // ---- rounding to an integral value
 
-// Half to even. Adding 2^mantissa_bits leaves no room for a fraction; larger numbers have none.
+// Half to even. Adding 2^mantissa_bits leaves no room for a fraction; larger numbers have none. (The sign comes last:
+// clang 19 makes one masked vpternlogd of select(m, copysign(r, x), x) and swaps its operands but not its truth table.)
 template <class T, int N>
 TUTTI_HD Vec<T, N> round(Vec<T, N> x) {
   constexpr T big = detail::Real<T>::is_float ? T(0x1p23) : T(0x1p52);
   Vec<T, N> a = abs(x);
-  return select(a < big, copysign((a + big) - big, x), x);
+  return copysign(select(a < big, (a + big) - big, a), x);
 }
 template <class T, int N>
 TUTTI_HD Vec<T, N> floor(Vec<T, N> x) {
