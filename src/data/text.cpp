@@ -36,10 +36,13 @@ Vocabulary Vocabulary::characters(std::string_view text) {
   check_utf8(text);
   check<ValueError>(!text.empty(), "vocabulary", "the text is empty");
   std::vector<bool> seen(0x110000);
-  for (size_t at = 0; at < text.size();) seen[next_code(text, at)] = true;
   Vocabulary vocabulary;
-  for (uint32_t code = 0; code < seen.size(); ++code)
-    if (seen[code]) vocabulary.codes_.push_back(code);
+  for (size_t at = 0; at < text.size();) {
+    uint32_t code = next_code(text, at);
+    if (!seen[code]) vocabulary.codes_.push_back(code);
+    seen[code] = true;
+  }
+  std::sort(vocabulary.codes_.begin(), vocabulary.codes_.end());
   return vocabulary;
 }
 
