@@ -88,7 +88,7 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
   check<ValueError>(n >= 1, "spawn_ranks", "needs at least one rank, not {}", n);
   auto world = std::make_shared<World>(n, options.timeout);
   // Ranks may end before others begin; what they sent waits in the group.
-  Group everyone = make_world(0, world);
+  auto everyone = comm::make_handle(world, 0);
   Context outer = context();
   int cores = static_cast<int>(process_cores().size());
   std::mutex mutex;
