@@ -40,7 +40,7 @@ TEST(Processes, AKilledRankFailsTheOthersAtOnce) {
       if (rank() == 2) ::kill(::getpid(), SIGKILL);
       auto begin = Clock::now();
       EXPECT_THAT(message_of<RankFailure>([&] { all_reduce(x); }), HasSubstr("rank 2 failed: its process"));
-      EXPECT_LT(Clock::now() - begin, 1s);  // a tenth of that is promised where cores are free
+      EXPECT_LT(Clock::now() - begin, 5s);  // 0.1 s where cores are free; by a timeout it would be minutes
       EXPECT_THROW(barrier(), RankFailure);
     });
   });
