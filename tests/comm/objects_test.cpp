@@ -167,6 +167,24 @@ TEST_P(Objects, EveryKindOfValue) {
   });
 }
 
+TEST_P(Objects, AsynchronousFormsOfParts) {
+  spawn_ranks(n, [&] {
+    Shape rows;
+    for (int k = 0; k < n; ++k) rows.push_back((rank() + k) % 3);
+    int64_t total = 0;
+    for (int64_t r : rows) total += r;
+    Tensor x = full({total, 2}, rank(), {f32}), y = zeros({total, 2}), even = zeros({n});
+    Work first = all_to_all_async(y, x, rows, rows), second = all_to_all_async(even, full({n}, rank(), {f32}));
+    second.wait();
+    first.wait();
+    int64_t at = 0;
+    for (int k = 0; k < n; at += rows[static_cast<size_t>(k++)])
+      EXPECT_TRUE(
+          equal(y.narrow(0, at, rows[static_cast<size_t>(k)]), full({rows[static_cast<size_t>(k)], 2}, k, {f32})));
+    EXPECT_TRUE(equal(even, arange(n).to(f32)));
+  });
+}
+
 TEST(ObjectErrors, ValuesThatDoNotFit) {
   auto as = [](const auto& from, auto to) {
     return message_of<FileError>(
