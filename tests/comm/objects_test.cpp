@@ -167,6 +167,24 @@ TEST_P(Objects, EveryKindOfValue) {
   });
 }
 
+TEST_P(Objects, AsynchronousFormsOfParts) {
+  spawn_ranks(n, [&] {
+    Shape rows;
+    for (int k = 0; k < n; ++k) rows.push_back((rank() + k) % 3);
+    int64_t total = 0;
+    for (int64_t r : rows) total += r;
+    Tensor x = full({total, 2}, rank(), {f32}), y = zeros({total, 2}), even = zeros({n});
+    Work first = all_to_all_async(y, x, rows, rows), second = all_to_all_async(even, full({n}, rank(), {f32}));
+    second.wait();
+    first.wait();
+    int64_t at = 0;
+    for (int k = 0; k < n; at += rows[static_cast<size_t>(k++)])
+      EXPECT_TRUE(
+          equal(y.narrow(0, at, rows[static_cast<size_t>(k)]), full({rows[static_cast<size_t>(k)], 2}, k, {f32})));
+    EXPECT_TRUE(equal(even, arange(n).to(f32)));
+  });
+}
+
 TEST(ObjectErrors, ValuesThatDoNotFit) {
   auto as = [](const auto& from, auto to) {
     return message_of<FileError>(
@@ -401,41 +419,45 @@ TEST_P(Objects, MonitoredBarrierSaysWhoIsSlow) {
   spawn_ranks(n, [&] {
     int slow = n - 1;
     for (int round = 0; round < 2; ++round) {
-      if (rank() == slow) std::this_thread::sleep_for(100ms);
+      barrier();
+      if (rank() == slow) std::this_thread::sleep_for(200ms);
       Arrivals a = monitored_barrier({.timeout = 30s});
       ASSERT_EQ(a.seconds.size(), static_cast<size_t>(n));
       if (n == 1) continue;
       EXPECT_EQ(a.last, slow);
-      EXPECT_GT(a.skew, 0.05);
+      EXPECT_GT(a.skew, 0.1);
       EXPECT_EQ(a.skew, a.seconds[static_cast<size_t>(slow)]);
       EXPECT_EQ(*std::min_element(a.seconds.begin(), a.seconds.end()), 0);
     }
   });
 }
 
+// Who is late waits for those who give up, so that a busy machine changes nothing.
 TEST(MonitoredBarrier, NamesAllWhoDidNotCome) {
-  std::atomic<int> threw = 0;
+  std::atomic<int> gave_up = 0;
   spawn_ranks(5, [&] {
     bool late = rank() == 2 || rank() == 4;
-    if (late) std::this_thread::sleep_for(400ms);
-    auto text = message_of<TimeoutError>([] { monitored_barrier({.timeout = 100ms}); });
-    EXPECT_EQ(text, "[rank " + std::to_string(rank()) + "] monitored_barrier: ranks 2, 4 did not come within 0.1 s" +
+    while (late && gave_up < 3) std::this_thread::sleep_for(1ms);
+    auto text = message_of<TimeoutError>([] { monitored_barrier({.timeout = 500ms}); });
+    EXPECT_EQ(text, "[rank " + std::to_string(rank()) + "] monitored_barrier: ranks 2, 4 did not come within 0.5 s" +
                         (late ? "; this one came later" : ""));
-    ++threw;
+    ++gave_up;
     // The group goes on: the next one is not confused by what was left.
     EXPECT_EQ(monitored_barrier({.timeout = 30s}).seconds.size(), 5u);
     Tensor x = ones({1});
     all_reduce(x);
     EXPECT_EQ(x.item<double>(), 5);
   });
-  EXPECT_EQ(threw, 5);
+  EXPECT_EQ(gave_up, 5);
 }
 
 TEST(MonitoredBarrier, TheFirstRankCanBeLateToo) {
+  std::atomic<int> gave_up = 0;
   spawn_ranks(3, [&] {
-    if (rank() == 0) std::this_thread::sleep_for(300ms);
+    while (rank() == 0 && gave_up < 2) std::this_thread::sleep_for(1ms);
     EXPECT_THAT(message_of<TimeoutError>([] { monitored_barrier({.timeout = 50ms}); }),
                 HasSubstr("rank 0 did not come within 0.05 s"));
+    ++gave_up;
     EXPECT_EQ(monitored_barrier({.timeout = 30s}).seconds.size(), 3u);
   });
 }

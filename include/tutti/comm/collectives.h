@@ -85,6 +85,8 @@ void all_to_all(Tensor output, const Tensor& input, const Shape& output_splits =
                 const CollectiveOptions& options = {});
 void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
                 const CollectiveOptions& options = {});
+Work all_to_all_async(Tensor output, const Tensor& input, const Shape& output_splits = {},
+                      const Shape& input_splits = {}, const CollectiveOptions& options = {});
 
 void barrier(const CollectiveOptions& options = {});
 Work barrier_async(const CollectiveOptions& options = {});

@@ -338,6 +338,12 @@ void all_to_all(Tensor output, const Tensor& input, const Shape& output_splits, 
   Draft d(Kind::all_to_all, o);
   draft_all_to_all(parts_of(d, output, output_splits, "output"), parts_of(d, input, input_splits, "input"), o).run();
 }
+Work all_to_all_async(Tensor output, const Tensor& input, const Shape& output_splits, const Shape& input_splits,
+                      const CollectiveOptions& o) {
+  Draft d(Kind::all_to_all, o);
+  return draft_all_to_all(parts_of(d, output, output_splits, "output"), parts_of(d, input, input_splits, "input"), o)
+      .start();
+}
 void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
                 const CollectiveOptions& o) {
   all_to_all(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
