@@ -6,6 +6,7 @@
 #include <functional>
 #include <ostream>
 #include <stdexcept>
+#include <vector>
 
 #include "tutti/comm/group.h"
 
@@ -31,9 +32,10 @@ inline void spawn_checked_processes(int n, const std::function<void()>& body, co
 inline constexpr Way kThreads{"threads", spawn_ranks};
 inline constexpr Way kProcesses{"shm", spawn_checked_processes};
 #ifdef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children
-inline auto every_way() { return testing::Values(kThreads); }
+inline std::vector<Way> all_ways() { return {kThreads}; }
 #else
-inline auto every_way() { return testing::Values(kThreads, kProcesses); }
+inline std::vector<Way> all_ways() { return {kThreads, kProcesses}; }
 #endif
+inline auto every_way() { return testing::ValuesIn(all_ways()); }
 
 }  // namespace tutti::test

@@ -3,6 +3,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/comm/ways.h"
 #include "tests/support/expect.h"
 #include "tutti/comm.h"
 
@@ -134,6 +135,25 @@ TEST(Works, AsynchronousMessagesInAnyOrder) {
       EXPECT_EQ(in[static_cast<size_t>(k)][2].item<double>(), 10 * k + me);
       EXPECT_EQ(works[static_cast<size_t>(k)].source(), k);
     }
+  });
+}
+
+// Also if the sender has left the group, and ended, before the receiver makes it.
+TEST(Works, MessagesInAGroupThatItsSenderHasLeft) {
+  for (const Way& way : all_ways()) {
+    way.spawn(2,
+              [] {
+                if (rank() == 0) return send(full({3}, 5, {f32}), 1, {.group = world().subgroup({0, 1})});
+                std::this_thread::sleep_for(50ms);
+                Tensor x = zeros({3});
+                recv(x, 0, {.group = world().subgroup({0, 1}), .timeout = 5s});
+                EXPECT_EQ(x[2].item<double>(), 5);
+              },
+              {});
+  }
+  // A group that one rank never makes is no leak.
+  spawn_ranks(2, [] {
+    if (rank() == 0) world().subgroup({0, 1});
   });
 }
 

@@ -33,8 +33,8 @@ World::World(int size, std::chrono::milliseconds timeout)
 std::vector<std::shared_ptr<ThreadGroup>> World::groups() const {
   std::vector<std::shared_ptr<ThreadGroup>> alive;
   std::lock_guard lock(mutex_);
-  for (auto& [key, weak] : groups_)
-    if (auto group = weak.lock()) alive.push_back(std::move(group));
+  for (auto& [key, entry] : groups_)
+    if (auto group = entry.group.lock()) alive.push_back(std::move(group));
   return alive;
 }
 
@@ -61,17 +61,26 @@ void World::check() const {
 void World::ended(int rank) {
   ended_[static_cast<size_t>(rank)].store(true);
   any_ended_.store(true);
+  std::vector<std::shared_ptr<ThreadGroup>> dropped;
+  if (ended_count_.fetch_add(1) + 1 == size_) {  // nobody is left who could ask; groups hold the world, so let go
+    std::lock_guard lock(mutex_);
+    for (auto& [key, entry] : groups_) dropped.push_back(std::move(entry.held));
+  }
   for (auto& group : groups()) group->notify();
 }
 
-std::shared_ptr<ThreadGroup> World::group(const std::vector<int>& ranks, uint64_t parent, uint64_t count) {
+std::shared_ptr<ThreadGroup> World::group(const std::vector<int>& ranks, uint64_t parent, uint64_t count, bool member) {
   static std::atomic<uint64_t> ids{1};
+  std::shared_ptr<ThreadGroup> group, dropped;  // freed after the lock
   std::lock_guard lock(mutex_);
-  std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
-  auto& entry = groups_[{ranks, parent, count}];
-  if (auto group = entry.lock()) return group;
-  auto group = std::make_shared<ThreadGroup>(shared_from_this(), ranks, ids.fetch_add(1));
-  entry = group;
+  std::erase_if(groups_, [](const auto& entry) { return entry.second.group.expired(); });
+  Entry& entry = groups_[{ranks, parent, count}];
+  group = entry.group.lock();
+  if (!group) {
+    group = std::make_shared<ThreadGroup>(shared_from_this(), ranks, ids.fetch_add(1));
+    entry = {group, group, 0};
+  }
+  if (member && ++entry.asked == ranks.size()) dropped = std::move(entry.held);
   return group;
 }
 
@@ -100,11 +109,12 @@ std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int
   std::vector<int> global;
   for (int m : members) global.push_back(ranks()[static_cast<size_t>(m)]);
   uint64_t count = 0;
-  if (std::count(members.begin(), members.end(), rank)) {
+  bool member = std::count(members.begin(), members.end(), rank) > 0;
+  if (member) {
     std::lock_guard lock(subgroups_mutex_);
     count = subgroups_[{rank, members}]++;
   }
-  return world_->group(global, id_, count);
+  return world_->group(global, id_, count, member);
 }
 
 uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work,

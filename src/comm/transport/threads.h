@@ -47,8 +47,10 @@ class World : public std::enable_shared_from_this<World> {
   bool any_ended() const { return any_ended_.load(std::memory_order_relaxed); }
   FlightRecord& record(int rank) { return records_[static_cast<size_t>(rank)]; }
 
-  /// The group of these ranks, the count-th with this name; made by whoever asks first.
-  std::shared_ptr<ThreadGroup> group(const std::vector<int>& ranks, uint64_t parent, uint64_t count);
+  /// The group of these ranks, the count-th with this name; made by whoever asks first. It lives at least until all
+  /// members have asked, since one may have sent something to another and be gone.
+  std::shared_ptr<ThreadGroup> group(const std::vector<int>& ranks, uint64_t parent, uint64_t count,
+                                     bool member = true);
 
  private:
   std::vector<std::shared_ptr<ThreadGroup>> groups() const;
@@ -58,11 +60,17 @@ class World : public std::enable_shared_from_this<World> {
   std::atomic<bool> failed_{false};
   std::vector<std::atomic<bool>> ended_;
   std::atomic<bool> any_ended_{false};
+  std::atomic<int> ended_count_{0};
   std::vector<FlightRecord> records_;
   mutable std::mutex mutex_;
   int failed_rank_ = -1;
   std::string failure_;
-  std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, std::weak_ptr<ThreadGroup>> groups_;
+  struct Entry {
+    std::weak_ptr<ThreadGroup> group;
+    std::shared_ptr<ThreadGroup> held;
+    size_t asked = 0;  // members
+  };
+  std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, Entry> groups_;
 };
 
 class ThreadGroup : public Transport {
