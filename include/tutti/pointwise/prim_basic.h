@@ -263,8 +263,8 @@ template <class T, int N>
 TUTTI_HD Vec<T, N> fmod(Vec<T, N> x, std::type_identity_t<Vec<T, N>> y) {
   if constexpr (std::is_floating_point_v<T>) {
     using R = detail::Real<T>;
-    Vec<T, N> r = copysign(detail::exact_remainder(x, y), x);
-    r = select(isinf(y), x, r);
+    // The sign comes last, as in round().
+    Vec<T, N> r = copysign(select(isinf(y), abs(x), detail::exact_remainder(x, y)), x);
     return select((abs(x) < R::infinity) & (abs(y) > 0), r, (x * y) / (x * y));
   } else {
     return x % y;
