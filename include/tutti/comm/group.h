@@ -1,6 +1,6 @@
-// Groups: ranks that work together. A program finds its world, the group of all ranks, in its context, or in what started
-// it: mpirun, srun, or whoever sets RANK and WORLD_SIZE; one that was not started as a rank of anything is a world of
-// one.
+// Groups: ranks that work together. A program finds its world, the group of all ranks, in its context, or in what
+// started it: mpirun, srun, or whoever sets RANK and WORLD_SIZE; one that was not started as a rank of anything is a
+// world of one.
 //
 //   spawn_ranks(4, [] {
 //     Tensor x = full({3}, rank());
@@ -85,8 +85,8 @@ struct SpawnOptions {
 /// end at once with RankFailure, and the error of the first is thrown here: tutti::Errors as they are (they know their
 /// rank), others nested in a RankFailure.
 void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options = {});
-/// The same on n processes, forked from this one: what body does to variables stays there. A process that is killed is a
-/// rank that failed. Errors of Tutti's own classes arrive as such, with rank and text; of others only the text. Each
+/// The same on n processes, forked from this one: what body does to variables stays there. A process that is killed is
+/// a rank that failed. Errors of Tutti's own classes arrive as such, with rank and text; of others only the text. Each
 /// process uses one thread for its operators, since a forked process cannot use the threads of its parent.
 void spawn_processes(int n, const std::function<void()>& body, const SpawnOptions& options = {});
 

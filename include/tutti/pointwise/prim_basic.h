@@ -195,8 +195,8 @@ TUTTI_HD Vec<T, N> rsqrt(Vec<T, N> x) {
 
 // ---- rounding to an integral value
 
-// Half to even. Adding 2^mantissa_bits leaves no room for a fraction; larger numbers have none. (The sign is copied last:
-// clang 19 compiles a masked choice between copysign(...) and x wrongly for AVX-512.)
+// Half to even. Adding 2^mantissa_bits leaves no room for a fraction; larger numbers have none. (The sign is copied
+// last: clang 19 compiles a masked choice between copysign(...) and x wrongly for AVX-512.)
 template <class T, int N>
 TUTTI_HD Vec<T, N> round(Vec<T, N> x) {
   constexpr T big = detail::Real<T>::is_float ? T(0x1p23) : T(0x1p52);
