@@ -53,8 +53,6 @@ struct Prefetcher::Shared {
 
 Prefetcher::Prefetcher(size_t first, size_t last, int workers, int prefetch, Make make)
     : shared_(std::make_shared<Shared>()) {
-  check<ValueError>(workers >= 0 && workers <= 1024 && prefetch >= 1 && prefetch <= 1 << 20, "data loader",
-                    "{} workers that are {} batches ahead", workers, prefetch);
   shared_->taken = shared_->given = first;
   shared_->last = last;
   shared_->depth = static_cast<size_t>(workers) * static_cast<size_t>(prefetch);
@@ -107,6 +105,14 @@ void SampleRandom::seed_batch(uint64_t seed, uint64_t epoch, size_t batch) {
 }
 
 BatchSampler batches_of(size_t size, const LoaderOptions& options) {
+  check<ValueError>(!options.sampler || !options.shuffle, "data loader",
+                    "shuffle and a sampler both say which samples come when: give one, or a random_sampler");
+  check<ValueError>(!options.batch_sampler || (!options.sampler && !options.shuffle && !options.drop_last),
+                    "data loader", "a batch_sampler says what is in each batch: give no sampler, shuffle or drop_last");
+  check<ValueError>(options.workers >= 0 && options.workers <= 1024, "data loader",
+                    "workers must be between 0 and 1024, not {}", options.workers);
+  check<ValueError>(options.prefetch >= 1 && options.prefetch <= 1 << 20, "data loader",
+                    "prefetch must be between 1 and {}, not {}", 1 << 20, options.prefetch);
   if (options.batch_sampler) return *options.batch_sampler;
   Sampler sampler = options.sampler   ? *options.sampler
                     : options.shuffle ? random_sampler(size, options.seed)

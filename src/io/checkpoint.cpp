@@ -1,6 +1,7 @@
 #include "tutti/io/checkpoint.h"
 
 #include <filesystem>
+#include <set>
 
 #include "base/check.h"
 
@@ -16,9 +17,33 @@ void load_into(Generator& generator, const State& state) {
       {static_cast<uint64_t>(state["seed"].as<int64_t>()), static_cast<uint64_t>(state["position"].as<int64_t>())});
 }
 
+Checkpoint::Checkpoint(std::string path, std::initializer_list<Part> parts) : path_(std::move(path)), parts_(parts) {
+  std::set<std::string> names;
+  for (auto& part : parts_)
+    check<ValueError>(names.insert(part.name).second, "Checkpoint", "{} would have two parts named \"{}\"", path_,
+                      part.name);
+}
+
+namespace {
+// Runs what concerns one part; what it throws says of which part and file.
+template <class F>
+auto about(const std::string& path, const Part& part, F&& run) {
+  auto text = [&](const Error& e) {
+    return fmt::format("Checkpoint: part \"{}\" of {}: {}", part.name, path, e.what());
+  };
+  try {
+    return run();
+  } catch (const FileError& e) {
+    throw FileError(text(e), e.operation());
+  } catch (const ValueError& e) {
+    throw ValueError(text(e), e.operation());
+  }
+}
+}  // namespace
+
 void Checkpoint::save() const {
   State all;
-  for (auto& part : parts_) all[part.name] = part.save();
+  for (auto& part : parts_) all[part.name] = about(path_, part, part.save);
   save_state(path_, all);
 }
 
@@ -27,7 +52,7 @@ bool Checkpoint::load() {
   const State all = load_state(path_);
   for (auto& part : parts_)
     check<FileError>(all.has(part.name), "Checkpoint", "{} has no part \"{}\"", path_, part.name);
-  for (auto& part : parts_) part.load(all[part.name]);
+  for (auto& part : parts_) about(path_, part, [&] { part.load(all[part.name]); });
   return true;
 }
 

@@ -115,6 +115,9 @@ void write_atomically(const std::string& path, const std::function<void(Output&)
   std::filesystem::path target = target_of(path);
   std::string directory = target.has_parent_path() ? target.parent_path().string() : ".";
   std::string prefix = "." + target.filename().string() + ".tmp-";
+  std::error_code ignored;
+  check<FileError>(std::filesystem::is_directory(directory, ignored), kOperation,
+                   "{} cannot be written: there is no directory {}", path, directory);
   remove_stale(directory, prefix);
   Temporary temporary;
   make_temporary(temporary, directory + "/" + prefix);

@@ -105,8 +105,8 @@ SafeTensors::Info parse_entry(const Json& entry, uint64_t data_start, uint64_t d
   check<FileError>(offsets.size() == 2, kOperation, "{}: data_offsets are two numbers", where);
   auto begin = static_cast<uint64_t>(count_of(offsets[0], where)),
        end = static_cast<uint64_t>(count_of(offsets[1], where));
-  check<FileError>(begin <= end && end <= data_bytes, kOperation, "{}: bytes [{}, {}) of data that has {}", where,
-                   begin, end, data_bytes);
+  check<FileError>(begin <= end && end <= data_bytes, kOperation, "{}: bytes [{}, {}) of data that has {}{}", where,
+                   begin, end, data_bytes, begin <= end ? ": the file is cut short" : "");
   check<FileError>(end - begin == bits / 8, kOperation, "{}: {} of {} takes {} bytes, not {}", where, info.sizes,
                    *stored, bits / 8, end - begin);
   info.offset = data_start + begin;
@@ -132,7 +132,8 @@ void check_cover(const std::map<std::string, SafeTensors::Info>& infos, uint64_t
 
 void write_safetensors(Output& out, const Tensors& tensors, const Metadata& metadata) {
   for (auto& [name, tensor] : tensors)
-    check<ValueError>(tensor.defined(), kOperation, "'{}' is an undefined tensor", name);
+    check<ValueError>(tensor.defined() && !tensor.is_sparse(), kOperation, "'{}' is {}, which cannot be saved", name,
+                      tensor.defined() ? "a sparse tensor" : "an undefined tensor");
   std::vector<const Tensor*> order;
   std::string header = make_header(tensors, metadata, order), length;
   put<uint64_t>(length, header.size());
@@ -164,10 +165,11 @@ void SafeTensors::parse() {
   std::string_view bytes = blob_->bytes();
   const std::string& file = blob_->name();
   auto length = number<uint64_t>(bytes, 0, kOperation, file);
-  check<FileError>(length <= kMaxHeader, kOperation, "{}: a header of {} bytes; {} are the most", file, length,
-                   kMaxHeader);
+  check<FileError>(length <= kMaxHeader, kOperation,
+                   "{}: a header of {} bytes; {} are the most. Is this a safetensors file?", file, length, kMaxHeader);
   std::string_view text = part(bytes, 8, length, kOperation, file);
-  check<FileError>(text.starts_with('{'), kOperation, "{}: the header does not begin with '{{'", file);
+  check<FileError>(text.starts_with('{'), kOperation,
+                   "{}: the header does not begin with '{{'. Is this a safetensors file?", file);
   Json header = parse_json(text, kOperation, file);
   uint64_t start = 8 + length;
   for (auto& [name, entry] : std::get<Json::Map>(header.value)) {

@@ -5,6 +5,10 @@
 
 namespace tutti::nn::detail {
 
+void check_entry(const ModuleBase& module, size_t i, size_t size) {
+  check<IndexError>(i < size, "module", "{} has no entry {}: it has {}, counted from 0", module.type_name(), i, size);
+}
+
 void check_arguments(const ModuleBase& module, std::span<const std::type_info* const> wanted, size_t needed,
                      std::span<const Argument> given) {
   bool fits = given.size() >= needed && given.size() <= wanted.size();

@@ -44,13 +44,30 @@ Tensor with_key(const Tensor& x, const Tensor& more, int64_t time) {
   return cat({x, cast(more, x.dtype()).expand(sizes)}, time);
 }
 
+// Sizes may also be 1, which is broadcast; a 3-dim mask has one matrix for each head of each sequence.
+void check_masks(const AttendOptions& o, int64_t batch, int64_t heads, int64_t queries, int64_t keys) {
+  constexpr const char* kName = "MultiheadAttention";
+  auto is = [](int64_t size, int64_t wanted) { return size == wanted || size == 1; };
+  if (const Tensor& m = o.mask; m.defined())
+    check<ShapeError>((m.dim() == 2 || (m.dim() == 3 && m.size(0) == batch * heads) ||
+                       (m.dim() == 4 && is(m.size(0), batch) && is(m.size(1), heads))) &&
+                          is(m.size(-2), queries) && is(m.size(-1), keys),
+                      kName,
+                      "the mask {} must be [queries, keys] = [{}, {}] or [batch·heads, queries, keys] = [{}, {}, {}]",
+                      m, queries, keys, batch * heads, queries, keys);
+  if (const Tensor& p = o.key_padding; p.defined()) {
+    check<DTypeError>(p.dtype() == DType::boolean, kName, "key_padding must be bool, not {}", p);
+    check<ShapeError>(p.dim() == 2 && is(p.size(0), batch) && p.size(1) == keys, kName,
+                      "key_padding {} must be [batch, keys] = [{}, {}]: true marks keys that are no keys", p, batch,
+                      keys);
+  }
+}
+
 // A mask of keys that are none, and the caller's, as one that attention takes.
 Tensor joined_mask(const AttendOptions& o, int64_t batch, int64_t heads) {
   Tensor mask = o.mask;
   if (mask.defined() && mask.dim() == 3) mask = mask.view({batch, heads, mask.size(1), mask.size(2)});
   if (!o.key_padding.defined()) return mask;
-  check<DTypeError>(o.key_padding.dtype() == DType::boolean, "MultiheadAttention", "key_padding must be bool, not {}",
-                    o.key_padding);
   Tensor keys = o.key_padding.view({o.key_padding.size(0), 1, 1, o.key_padding.size(1)});
   if (!mask.defined()) return logical_not(keys);
   if (mask.dtype() == DType::boolean) return logical_and(mask, logical_not(keys));
@@ -68,9 +85,9 @@ AttentionOptions with_more_keys(AttentionOptions o, int64_t queries, int64_t key
     o.causal = false;
   }
   if (!o.mask.defined()) return o;
-  check<ShapeError>(o.mask.dim() >= 2 && o.mask.size(-1) == keys, "MultiheadAttention",
-                    "the mask {} is not for {} keys", o.mask, keys);
   Shape sizes = o.mask.sizes();
+  sizes[sizes.size() - 1] = keys;
+  o.mask = o.mask.expand(sizes);
   sizes[sizes.size() - 1] = more;
   Options like{.dtype = o.mask.dtype(), .device = o.mask.device()};
   o.mask = cat({o.mask, o.mask.dtype() == DType::boolean ? ones(sizes, like) : zeros(sizes, like)}, -1);
@@ -114,6 +131,7 @@ AttendResult MultiheadAttention::run(const Tensor& query, const Tensor& key, con
     q = linear(query, w[0], b[0]), k = linear(key, w[1], b[1]), v = linear(value, w[2], b[2]);
   }
   int64_t batch = query.size(batch_first ? 0 : 1), time = batch_first ? 1 : 0, keys = k.size(time);
+  check_masks(o, batch, heads, query.size(time), keys);
   AttentionOptions options{
       .mask = joined_mask(o, batch, heads), .dropout = is_training() ? dropout : 0, .causal = o.causal};
   if (bias_k.defined()) k = with_key(k, bias_k, time), v = with_key(v, bias_v, time);

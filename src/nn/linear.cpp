@@ -10,9 +10,22 @@
 
 namespace tutti {
 
+namespace {
+void check_dtype(const Tensor& x, const Tensor& weight) {
+  if (x.dtype() == weight.dtype()) return;
+  // Autocast brings floating-point numbers to one dtype.
+  if (context().modes & kAutocastMode && x.is_floating() && weight.is_floating()) return;
+  check<DTypeError>(false, "linear", "input {}, weight {}: cast the input, x.to({}), or the module", x, weight,
+                    weight.dtype());
+}
+}  // namespace
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check<ValueError>(x.defined() && weight.defined(), "linear", "the {} is undefined: it was never given a value",
+                    x.defined() ? "weight" : "input");
   check<ShapeError>(weight.dim() == 2 && x.dim() >= 1 && x.size(-1) == weight.size(1), "linear",
                     "takes inputs of [..., in] and weights of [out, in], not {} and {}", x, weight);
+  check_dtype(x, weight);
   check<ShapeError>(!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)), "linear",
                     "takes a bias of [{}], not {}", weight.size(0), bias);
   Tensor rows = x.dim() == 2 ? x : x.reshape({x.numel() / std::max<int64_t>(1, x.size(-1)), x.size(-1)});

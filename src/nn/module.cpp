@@ -119,6 +119,9 @@ void ModuleBase::train(bool on) {
 }
 
 void ModuleBase::to(const ModuleOptions& options) {
+  check<ValueError>(!options.dtype || is_differentiable(*options.dtype), "Module::to",
+                    "a module is of a floating-point or complex dtype: it cannot be trained or run in {}",
+                    options.dtype.value_or(DType::f32));
   NoGrad guard;
   auto converted = [&](Tensor t) {
     if (options.device) t = t.to(*options.device);
@@ -182,10 +185,11 @@ std::string ModuleBase::type_name() const { return short_name(typeid(*this)); }
 namespace detail {
 
 void check_declared(const ModuleBase& module, const std::type_info& declared) {
+  if (typeid(module) == declared) return;
   check<ValueError>(
-      typeid(module) == declared, "module",
-      "{} is derived from {}, whose fields are all that would be seen of it: make it a Module<{}> of its own "
-      "that has a {} as a member",
+      false, "module",
+      "{} is derived from {}, whose fields and forward are all that would be seen of it: make it a Module<{}> of its "
+      "own that has a {} as a member",
       short_name(typeid(module)), short_name(declared), short_name(typeid(module)), short_name(declared));
 }
 

@@ -89,7 +89,7 @@ void average_into(nn::ModuleBase& average, const nn::ModuleBase& module, double 
 
 void check_ema(double decay, int64_t updates) {
   check<ValueError>(decay >= 0 && decay <= 1 && updates >= 0 && updates <= int64_t{1} << 60, "Ema",
-                    "a decay of {} after {} updates", decay, updates);
+                    "the decay must be between 0 and 1 and updates not negative, not {} and {}", decay, updates);
 }
 
 }  // namespace tutti::optim

@@ -22,16 +22,28 @@ void Optimizer::add_slots(const TensorList& parameters) {
     check<ValueError>(p.defined(), kName, "parameter {} is undefined: a lazy module must have run once before", i);
     check<ValueError>(p.is_leaf() && (p.is_floating() || p.is_complex()), kName,
                       "parameter {} ({}) is not a leaf of a floating-point dtype", i, p);
-    check<ValueError>(known.insert(p.impl()).second, kName, "parameter {} ({}) was given twice", i, p);
+    check<ValueError>(known.insert(p.impl()).second, kName, "parameter {} of group {} ({}) was given twice", i,
+                      groups_.size(), p);
     slots.push_back({.parameter = p});
   }
   groups_.push_back(std::move(slots));
   scales_.push_back(1);
 }
 
+void Optimizer::check_group(size_t group) const {
+  check<IndexError>(group < groups_.size(), "Optimizer", "there is no group {}: there are {}, counted from 0", group,
+                    groups_.size());
+}
+void Optimizer::check_any_parameters() const {
+  bool any = false;
+  for (const auto& group : groups_) any |= !group.empty();
+  check<ValueError>(any, "Optimizer", "there are no parameters to change: the list is empty");
+}
+
 TensorList Optimizer::parameters(size_t group) const {
+  check_group(group);
   TensorList list;
-  for (const Slot& slot : groups_.at(group)) list.push_back(slot.parameter);
+  for (const Slot& slot : groups_[group]) list.push_back(slot.parameter);
   return list;
 }
 TensorList Optimizer::parameters() const {
@@ -45,9 +57,17 @@ void Optimizer::set_lr(double lr) {
   for (size_t g = 0; g < groups_.size(); ++g) set_lr(g, lr);
 }
 
+void Optimizer::set_lr(size_t group, double lr) {
+  check_group(group);
+  check<ValueError>(lr >= 0, name(), "lr must not be negative or NaN, as {} is", lr);
+  lr_of(group) = lr;
+}
+void Optimizer::set_momentum(size_t, double) { check<ValueError>(false, name(), "has no momentum that could be set"); }
+
 void Optimizer::scale_lr(size_t group, double factor) {
+  check_group(group);
   check<ValueError>(factor >= 0 && std::isfinite(factor), name(), "a rate cannot be scaled by {}", factor);
-  scales_.at(group) *= factor;
+  scales_[group] *= factor;
   set_lr(group, lr(group) * factor);
 }
 

@@ -113,9 +113,11 @@ void Scheduler::apply() {
   check<ValueError>(base_.size() == optimizer_->group_count(), "Scheduler",
                     "the optimizer has {} groups now, and had {} when the scheduler was made",
                     optimizer_->group_count(), base_.size());
+  double factor = schedule_(step_);
+  check<ValueError>(factor >= 0, "Scheduler", "the schedule gave a factor of {} for step {}", factor, step_);
   for (size_t g = 0; g < base_.size(); ++g) {
-    optimizer_->set_lr(g, base_[g] * schedule_(step_) * optimizer_->lr_scale(g));
     if (momentum_) optimizer_->set_momentum(g, (*momentum_)(step_));
+    optimizer_->set_lr(g, base_[g] * factor * optimizer_->lr_scale(g));
   }
 }
 

@@ -320,5 +320,17 @@ TEST(DataLoader, RefusesAStateOfAnotherOrder) {
   EXPECT_EQ(values(all(same)[0].second), (Doubles{2, 1}));
 }
 
+TEST(DataLoader, RefusesOptionsThatContradictEachOther) {
+  data::Sampler sampler = data::sequential_sampler(5);
+  Noisy data{.count = 5};
+  EXPECT_THAT(message_of<ValueError>([&] { data::DataLoader(data, {.shuffle = true, .sampler = sampler}); }),
+              HasSubstr("shuffle and a sampler"));
+  data::BatchSampler batches(sampler, 2, false);
+  EXPECT_THROW(data::DataLoader(data, {.shuffle = true, .batch_sampler = batches}), ValueError);
+  EXPECT_THAT(message_of<ValueError>([&] { data::DataLoader(data, {.workers = -1}); }),
+              HasSubstr("workers must be between 0 and 1024, not -1"));
+  EXPECT_THAT(message_of<ValueError>([&] { data::DataLoader(data, {.prefetch = 0}); }), HasSubstr("prefetch"));
+}
+
 }  // namespace
 }  // namespace tutti

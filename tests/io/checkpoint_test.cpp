@@ -170,5 +170,22 @@ TEST(Checkpoint, KeepsAveragesPlateausAndPlainValues) {
   EXPECT_THROW(io::Checkpoint(scratch / "c", {{"small", flag}}).load(), FileError);
 }
 
+TEST(Checkpoint, NamesThePartAndTheFile) {
+  Scratch scratch;
+  std::string path = scratch / "c";
+  int64_t large = 5000000000, other = 1;
+  EXPECT_THAT(message_of<ValueError>([&] { io::Checkpoint(path, {{"step", large}, {"step", other}}); }),
+              HasSubstr("two parts named \"step\""));
+  manual_seed(1);
+  nn::Linear net(2, 3), wider(2, 4);
+  io::Checkpoint(path, {{"step", large}, {"net", net}}).save();
+  int small = 7;
+  EXPECT_THAT(message_of<FileError>([&] { io::Checkpoint(path, {{"step", small}}).load(); }),
+              testing::AllOf(HasSubstr("part \"step\" of " + path), HasSubstr("5000000000")));
+  EXPECT_EQ(small, 7);
+  EXPECT_THAT(message_of<ValueError>([&] { io::Checkpoint(path, {{"net", wider}}).load(); }),
+              testing::AllOf(HasSubstr("part \"net\" of " + path), HasSubstr("weight")));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -154,5 +154,20 @@ TEST(SafeTensors, RefusesEveryTruncation) {
   }
 }
 
+TEST(SafeTensors, SaysWhatIsProbablyWrong) {
+  Scratch scratch;
+  std::ofstream(scratch / "text") << "the quick brown fox jumps over the lazy dog";
+  EXPECT_THAT(message_of<FileError>([&] { SafeTensors(scratch / "text"); }), HasSubstr("Is this a safetensors file?"));
+  io::save_safetensors(scratch / "f", {{"x", arange(5)}});
+  std::string whole = io::read_file(scratch / "f");
+  EXPECT_THAT(message_of<FileError>([&] { SafeTensors(whole.substr(0, whole.size() - 1), "memory"); }),
+              HasSubstr("the file is cut short"));
+  EXPECT_THAT(message_of<ValueError>([&] { io::save_safetensors(scratch / "g", {{"table", to_sparse(eye(3))}}); }),
+              HasSubstr("'table' is a sparse tensor"));
+  EXPECT_THAT(message_of<FileError>([&] { io::save_safetensors(scratch / "none/f", {{"x", arange(5)}}); }),
+              testing::AllOf(HasSubstr(scratch / "none/f cannot be written"),
+                             HasSubstr("there is no directory " + (scratch / "none"))));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -72,8 +72,8 @@ TEST(Containers, ListsAndMapsArePartOfTheTree) {
   EXPECT_FALSE(net.heads.contains("c"));
   EXPECT_TRUE(net.shifts.contains("x"));
   EXPECT_EQ(net.scales.size(), 2u);
-  EXPECT_THROW(net.list[3], std::out_of_range);
-  EXPECT_THROW(net.scales[2], std::out_of_range);
+  EXPECT_THROW(net.list[3], IndexError);
+  EXPECT_THROW(net.scales[2], IndexError);
   Tensor x = randn({3, 2});
   EXPECT_EQ(net(x, std::string("a")).sizes(), (Shape{3, 4}));
   EXPECT_EQ(net(x, std::string("b")).sizes(), (Shape{3, 1}));

@@ -361,5 +361,26 @@ TEST(Init, Distributions) {
   EXPECT_EQ(values(nn::init::dirac_(empty({2, 2, 3}))), (Doubles{0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0}));
 }
 
+struct Doubling : Block {
+  Tensor forward(const Tensor& x) { return x * 2; }
+};
+TEST(Module, WhatDerivesFromAModuleIsRefusedAtOnce) {
+  Tensor x = ones({1, 3});
+  Doubling doubling;
+  for (const std::string& text :
+       {message_of<ValueError>([&] { doubling(x); }), message_of<ValueError>([&] { doubling.clone(); }),
+        message_of<ValueError>([&] { nn::AnyModule{doubling}(x); })})
+    EXPECT_THAT(text, HasSubstr("Doubling is derived from Block"));
+}
+
+TEST(Module, StaysOfNumbersThatCanBeTrained) {
+  Block block;
+  for (DType dtype : {i64, boolean})
+    EXPECT_THAT(message_of<ValueError>([&] { block.to(dtype); }), HasSubstr("floating-point or complex"));
+  EXPECT_EQ(block.inner.weight.dtype(), f32);
+  block.to(bf16);
+  EXPECT_EQ(block.inner.weight.dtype(), bf16);
+}
+
 }  // namespace
 }  // namespace tutti::test

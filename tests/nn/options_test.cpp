@@ -181,5 +181,58 @@ TEST(Options, RandomSlopesAndSoftmin) {
   EXPECT_FALSE(identical(Softmin(1)(z), softmax(z, 1)));
 }
 
+TEST(Options, OneOptionLeavesTheOthersAsTheyAre) {
+  InstanceNorm2d norm(4, {.eps = 1e-3});
+  EXPECT_EQ(norm.options.eps, 1e-3);
+  EXPECT_FALSE(norm.weight.defined());
+  EXPECT_FALSE(norm.running_mean.defined());
+}
+
+TEST(Options, ShapesInBraces) {
+  EXPECT_EQ(LayerNorm({8}).weight.sizes(), Shape({8}));
+  EXPECT_EQ(LayerNorm({8}, {.affine = false}).normalized_shape, Shape({8}));
+  EXPECT_EQ(LayerNorm({2, 8}).weight.sizes(), Shape({2, 8}));
+  EXPECT_EQ(LayerNorm{8}.weight.sizes(), Shape({8}));
+  EXPECT_EQ(RMSNorm({8}).weight.sizes(), Shape({8}));
+  EXPECT_EQ(RMSNorm({size_t{8}}).weight.sizes(), Shape({8}));
+  Tensor x = randn({1, 2, 4, 4});
+  EXPECT_EQ(MaxPool2d({2})(x).sizes(), Shape({1, 2, 2, 2}));
+  EXPECT_EQ(MaxPool2d({2}, {.stride = 1})(x).sizes(), Shape({1, 2, 3, 3}));
+  EXPECT_EQ(AvgPool2d({2, 4})(x).sizes(), Shape({1, 2, 2, 1}));
+  EXPECT_EQ(AdaptiveAvgPool2d({1})(x).sizes(), Shape({1, 2, 1, 1}));
+  EXPECT_EQ(AdaptiveMaxPool2d({1, 2})(x).sizes(), Shape({1, 2, 1, 2}));
+  LayerNorm norm({8}), twin(norm);
+  EXPECT_TRUE(twin.weight.is_same(norm.weight));
+}
+
+TEST(Options, LinearNamesInputsOfOtherDTypes) {
+  Linear linear(4, 8);
+  for (DType dtype : {i64, f64, bf16})
+    EXPECT_THAT(message_of<DTypeError>([&] { linear(ones({3, 4}, {dtype})); }),
+                testing::AllOf(HasSubstr("linear: input " + std::string(name(dtype)) +
+                                         "[3, 4] on cpu:0, weight f32[8, 4] on cpu:0"),
+                               HasSubstr("x.to(f32)")));
+  EXPECT_THAT(message_of<ValueError>([&] { linear(Tensor()); }), HasSubstr("linear: the input is undefined"));
+  amp::Autocast cast(bf16);
+  EXPECT_EQ(linear(ones({3, 4}, {bf16})).dtype(), bf16);
+  EXPECT_EQ(linear(ones({3, 4})).dtype(), bf16);
+}
+
+TEST(Options, EntriesThatAreNoneAreNamed) {
+  Sequential net(ReLU{}, ReLU{});
+  EXPECT_THAT(message_of<IndexError>([&] { net[5]; }), HasSubstr("Sequential has no entry 5: it has 2"));
+  EXPECT_THROW(ModuleList()[0], IndexError);
+  EXPECT_THROW(ParameterList()[0], IndexError);
+}
+
+TEST(Options, PrintingMarksWhatIsShared) {
+  Sequential tied;
+  for (int i = 0; i < 2; ++i) tied.push_back(Linear(3, 2));
+  EXPECT_THAT(to_string(tied), testing::Not(HasSubstr("shared")));
+  tied.push_back(tied[1]);
+  EXPECT_THAT(to_string(tied), HasSubstr("2: Linear(weight=[2, 3] shared, bias=[2] shared)"));
+  EXPECT_THAT(to_string(tied), HasSubstr("1: Linear(weight=[2, 3], bias=[2])"));
+}
+
 }  // namespace
 }  // namespace tutti::test

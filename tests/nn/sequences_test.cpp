@@ -146,11 +146,19 @@ TEST(Sequences, AttentionRefusesNonsense) {
   EXPECT_THROW(m(x, x, x, AttendOptions{.key_padding = zeros({2, 4}, {boolean})}), ShapeError);
   EXPECT_THROW(m(x, x, x, AttendOptions{.mask = zeros({3, 5})}), ShapeError);
   EXPECT_THROW(m(x, x, x, AttendOptions{.mask = zeros({3, 3, 3})}), ShapeError);
+  auto refused = [&](const AttendOptions& o, const char* text) {
+    EXPECT_THAT(message_of<ShapeError>([&] { m(x, x, x, o); }),
+                testing::AllOf(HasSubstr("MultiheadAttention: "), HasSubstr(text)));
+  };
+  refused({.mask = zeros({3, 5})}, "the mask f32[3, 5] on cpu:0 must be [queries, keys] = [3, 3]");
+  refused({.mask = zeros({2, 3, 3})}, "[batch·heads, queries, keys] = [4, 3, 3]");
+  refused({.mask = zeros({3})}, "the mask f32[3]");
+  refused({.key_padding = zeros({3, 2}, {boolean})}, "key_padding bool[3, 2] on cpu:0 must be [batch, keys] = [2, 3]");
   EXPECT_THROW(m(x, x, zeros({3, 2, 5})), ShapeError);
   EXPECT_THROW(m(x, zeros({4}), x), ShapeError);
   MultiheadAttention more(4, 2, {.add_zero_attn = true});
   EXPECT_THAT(message_of<ShapeError>([&] { more(x, x, x, AttendOptions{.mask = zeros({3, 4})}); }),
-              HasSubstr("3 keys"));
+              HasSubstr("[queries, keys] = [3, 3]"));
   EXPECT_THROW(more(x, x, x, AttendOptions{.mask = zeros({})}), ShapeError);
 }
 
@@ -187,6 +195,22 @@ TEST(Sequences, TransformersDropInTrainingOnly) {
   m.eval();
   EXPECT_TRUE(identical(m(x), m(x)));
   EXPECT_FALSE(identical(m.layers[0].linear1.weight, m.layers[1].linear1.weight));
+}
+
+TEST(Sequences, TakeArgumentsInBraces) {
+  manual_seed(3);
+  Tensor x = randn({4, 2, 6}), lengths = tensor({4, 2}, {i64});
+  LSTM lstm(6, 3);
+  EXPECT_TRUE(identical(lstm(x, {}, lengths).output, lstm(x, LstmState{}, lengths).output));
+  GRU gru(6, 3);
+  EXPECT_TRUE(identical(gru(x, {}, lengths).output, gru(x, Tensor(), lengths).output));
+  TransformerEncoder encoder(6, 2, 2, {.feedforward = 8, .dropout = 0});
+  EXPECT_TRUE(identical(encoder(x, {.causal = true}), encoder(x, AttendOptions{.causal = true})));
+  EXPECT_FALSE(identical(encoder(x, {.causal = true}), encoder(x)));
+  TransformerDecoder decoder(6, 2, 1, {.feedforward = 8, .dropout = 0});
+  EXPECT_TRUE(identical(decoder(x, x, {.causal = true}), decoder(x, x, AttendOptions{.causal = true})));
+  MultiheadAttention attention(6, 2);
+  EXPECT_TRUE(identical(attention(x, x, x, {.causal = true}), attention(x, x, x, AttendOptions{.causal = true})));
 }
 
 }  // namespace

@@ -332,7 +332,14 @@ TEST(Attention, RefusesWhatItCannotTake) {
   EXPECT_THAT(text(ShapeError(""), zeros({2, 5, 3}), q), HasSubstr("one value for each key"));
   EXPECT_THAT(text(ShapeError(""), zeros({3, 5, 3}), zeros({3, 5, 3})), HasSubstr("divide"));
   EXPECT_THAT(text(DTypeError(""), q.to(f64), q), HasSubstr("one floating-point dtype"));
-  EXPECT_THAT(text(ShapeError(""), q, q, {.mask = zeros({3, 3})}), HasSubstr("[3, 3]"));
+  EXPECT_THAT(text(ShapeError(""), q, q, {.mask = zeros({3, 3})}),
+              HasSubstr("attention: the mask f32[3, 3] on cpu:0 cannot be broadcast to the scores [2, 4, 4]"));
+  EXPECT_THAT(text(ShapeError(""), q, q, {.mask = zeros({1, 2, 4, 4})}), HasSubstr("the mask f32[1, 2, 4, 4]"));
+  EXPECT_THAT(message_of<ShapeError>([] {
+                Tensor four = zeros({4, 5, 3}), two = zeros({2, 5, 3});
+                scaled_dot_product_attention(four, two, two, {.mask = zeros({3, 5, 5})});
+              }),
+              HasSubstr("attention: the mask f32[3, 5, 5] on cpu:0 is not for 4 heads"));
   EXPECT_THAT(text(DTypeError(""), q, q, {.mask = zeros({4, 4}, {i64})}), HasSubstr("mask"));
   EXPECT_THAT(text(ValueError(""), q, q, {.dropout = 2}), HasSubstr("[0, 1]"));
 }

@@ -45,8 +45,8 @@ TEST(Loss, AgreesWithPyTorch) {
     expect("cosine_embedding_loss", [&](auto& x) { return cosine_embedding_loss(x[0], x[1], x[2], margin); });
     margin.margin = 0.3;
     expect("margin_ranking_loss", [&](auto& x) { return margin_ranking_loss(x[0], x[1], x[2], margin); });
-    margin.margin = 0.7;
-    expect("hinge_embedding_loss", [&](auto& x) { return hinge_embedding_loss(x[0], x[1], margin); });
+    HingeOptions hinge{.margin = 0.7, .reduction = r};
+    expect("hinge_embedding_loss", [&](auto& x) { return hinge_embedding_loss(x[0], x[1], hinge); });
     expect("soft_margin_loss", [&](auto& x) { return soft_margin_loss(x[0], x[1], r); });
     for (int p : {1, 2, 3})
       for (bool swap : {false, true})
@@ -207,6 +207,19 @@ TEST(CrossEntropy, HasTheSameBitsOnAnyThreads) {
   TensorList one = run(1), four = run(4);
   EXPECT_TRUE(identical(one[0], four[0]));
   EXPECT_TRUE(identical(one[1], four[1]));
+}
+
+TEST(Loss, HingeHasAMarginWhateverElseIsSaid) {
+  Tensor x = tensor({0.25, -0.5}), t = tensor({-1.0, -1.0});
+  EXPECT_NEAR(hinge_embedding_loss(x, t, {.reduction = Reduction::sum}).item<double>(), 0.75 + 1.5, 1e-6);
+  EXPECT_NEAR(hinge_embedding_loss(x, t).item<double>(), (0.75 + 1.5) / 2, 1e-6);
+}
+
+TEST(CrossEntropy, SaysThatOneHotTargetsAreProbabilities) {
+  Tensor logits = zeros({2, 3}), target = one_hot(tensor({0, 2}, {i64}), 3);
+  EXPECT_THAT(message_of<ShapeError>([&] { cross_entropy(logits, target); }),
+              testing::AllOf(testing::HasSubstr("[2]"), testing::HasSubstr("target.to(f32)")));
+  EXPECT_NO_THROW(cross_entropy(logits, target.to(f32)));
 }
 
 }  // namespace

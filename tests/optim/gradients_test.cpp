@@ -174,5 +174,20 @@ TEST(Ema, GoesOnFromAState) {
   EXPECT_THROW(Ema<Net>(net, -1), ValueError);
 }
 
+TEST(Ema, RampsItsDecayUnlessToldNotTo) {
+  Net net;
+  EXPECT_THAT(message_of<ValueError>([&] { Ema<Net>(net, 1.5); }), testing::HasSubstr("between 0 and 1"));
+  Ema<Net> ramped(net, 0.75), plain(net, 0.75, false);
+  {
+    NoGrad guard;
+    net.linear.weight.fill_(0);
+    for (auto* ema : {&ramped, &plain}) ema->module.linear.weight.fill_(11);
+  }
+  ramped.update(net);
+  plain.update(net);
+  EXPECT_NEAR(ramped.module.linear.weight.max().item<double>(), 2, 1e-5);  // of 11 with a decay of 2/11
+  EXPECT_NEAR(plain.module.linear.weight.max().item<double>(), 8.25, 1e-5);
+}
+
 }  // namespace
 }  // namespace tutti::test

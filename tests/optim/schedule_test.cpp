@@ -236,5 +236,28 @@ TEST(Schedule, WrongArgumentsAreNamed) {
   EXPECT_THAT(message_of<ValueError>([&] { Plateau(sgd, {.factor = 1}); }), HasSubstr("factor"));
 }
 
+TEST(Schedule, TakesAnyFunctionOfTheStep) {
+  SGD sgd = make_sgd(1);
+  Scheduler schedule(sgd, [](int64_t step) { return step == 0 ? 0.5 : 0.25; }, [](int64_t) { return 0.75; });
+  EXPECT_EQ(sgd.lr(), 0.5);
+  EXPECT_EQ(sgd.momentum(0), 0.75);
+  schedule.step();
+  EXPECT_EQ(sgd.lr(), 0.25);
+  Schedule both = constant(0.5) * [](int64_t) { return 0.5f; };
+  EXPECT_EQ(both(0), 0.25);
+}
+
+TEST(Schedule, RefusesFactorsThatAreNone) {
+  SGD sgd = make_sgd(1);
+  Scheduler schedule(sgd, [](int64_t step) { return step < 1 ? 0.5 : NAN; });
+  EXPECT_THAT(message_of<ValueError>([&] { schedule.step(); }), HasSubstr("factor of nan for step 1"));
+  EXPECT_THROW(Scheduler(sgd, constant(-1)), ValueError);
+  EXPECT_EQ(sgd.lr(), 0.5);
+  Adagrad plain({zeros({1}).requires_grad_()}, {.lr = 1});
+  EXPECT_THAT(message_of<ValueError>([&] { Scheduler(plain, constant(0.5), constant(0.9)); }),
+              HasSubstr("Adagrad: has no momentum"));
+  EXPECT_EQ(plain.lr(), 1);
+}
+
 }  // namespace
 }  // namespace tutti::test

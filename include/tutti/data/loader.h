@@ -223,11 +223,19 @@ class DataLoader {
   BatchSampler batches_;
   std::shared_ptr<detail::Position> position_ = std::make_shared<detail::Position>();
 };
+namespace detail {
+// Says in words what the concept says in expressions.
 template <class D>
-DataLoader(D, LoaderOptions) -> DataLoader<D>;
+struct Checked {
+  static_assert(Dataset<D>, "a dataset needs size() const and get(i) const");
+  using type = D;
+};
+}  // namespace detail
+template <class D>
+DataLoader(D, LoaderOptions) -> DataLoader<typename detail::Checked<D>::type>;
 template <class D>
 DataLoader(D) -> DataLoader<D>;
 template <class D, class C>
-DataLoader(D, LoaderOptions, C) -> DataLoader<D, C>;
+DataLoader(D, LoaderOptions, C) -> DataLoader<typename detail::Checked<D>::type, C>;
 
 }  // namespace tutti::data

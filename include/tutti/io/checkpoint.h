@@ -59,12 +59,13 @@ struct Part {
 
 class Checkpoint {
  public:
-  Checkpoint(std::string path, std::initializer_list<Part> parts) : path_(std::move(path)), parts_(parts) {}
+  /// ValueError if two parts have one name.
+  Checkpoint(std::string path, std::initializer_list<Part> parts);
   const std::string& path() const { return path_; }
 
   void save() const;
   /// Gives each part the state it had; false, and nothing happens, if there is no file. FileError if the file lacks a
-  /// part, ValueError where a part is not what it was; parts before that one have been loaded then.
+  /// part, ValueError where a part is not what it was, naming it; parts before that one have been loaded then.
   bool load();
 
  private:

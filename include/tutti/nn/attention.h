@@ -42,6 +42,11 @@ struct MultiheadAttention : Module<MultiheadAttention> {
 
   MultiheadAttention(int64_t width, int64_t heads, const MultiheadAttentionOptions& options = {});
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& options = {});
+  using Module<MultiheadAttention>::operator();
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const AttendOptions& options) {  // lets braces through
+    return Module<MultiheadAttention>::operator()(query, key, value, options);
+  }
   /// The same, and the weights by which values were added up (those that dropout left, in training): [batch, T, S],
   /// the mean over the heads, or [batch, heads, T, S]. Makes them as a whole, which forward does not. Runs no hooks.
   AttendResult with_weights(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -72,6 +77,10 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
 
   TransformerEncoderLayer(int64_t width, int64_t heads, const TransformerOptions& options = {});
   Tensor forward(const Tensor& x, const AttendOptions& options = {});
+  using Module<TransformerEncoderLayer>::operator();
+  Tensor operator()(const Tensor& x, const AttendOptions& options) {  // lets braces through
+    return Module<TransformerEncoderLayer>::operator()(x, options);
+  }
 };
 
 struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
@@ -87,6 +96,11 @@ struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
   /// `memory` is what an encoder made; the second options are for attending to it.
   Tensor forward(const Tensor& x, const Tensor& memory, const AttendOptions& options = {},
                  const AttendOptions& memory_options = {});
+  using Module<TransformerDecoderLayer>::operator();
+  Tensor operator()(const Tensor& x, const Tensor& memory, const AttendOptions& options,
+                    const AttendOptions& memory_options = {}) {  // lets braces through
+    return Module<TransformerDecoderLayer>::operator()(x, memory, options, memory_options);
+  }
 };
 
 /// Layers one after another, equal at first in shape but not in weights, and perhaps a last norm.
@@ -96,6 +110,10 @@ struct TransformerEncoder : Module<TransformerEncoder> {
   TUTTI_FIELDS(layers, norm)
   TransformerEncoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& options = {});
   Tensor forward(const Tensor& x, const AttendOptions& options = {});
+  using Module<TransformerEncoder>::operator();
+  Tensor operator()(const Tensor& x, const AttendOptions& options) {  // lets braces through
+    return Module<TransformerEncoder>::operator()(x, options);
+  }
 };
 struct TransformerDecoder : Module<TransformerDecoder> {
   std::vector<TransformerDecoderLayer> layers;
@@ -104,6 +122,11 @@ struct TransformerDecoder : Module<TransformerDecoder> {
   TransformerDecoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& options = {});
   Tensor forward(const Tensor& x, const Tensor& memory, const AttendOptions& options = {},
                  const AttendOptions& memory_options = {});
+  using Module<TransformerDecoder>::operator();
+  Tensor operator()(const Tensor& x, const Tensor& memory, const AttendOptions& options,
+                    const AttendOptions& memory_options = {}) {  // lets braces through
+    return Module<TransformerDecoder>::operator()(x, memory, options, memory_options);
+  }
 };
 
 }  // namespace tutti::nn

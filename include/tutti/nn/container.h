@@ -6,6 +6,11 @@
 
 namespace tutti::nn {
 
+namespace detail {
+/// IndexError if there is no entry i.
+void check_entry(const ModuleBase& module, size_t i, size_t size);
+}  // namespace detail
+
 /// Runs modules one after another: Sequential(Linear(2, 8), ReLU(), Linear(8, 1)).
 struct Sequential : Module<Sequential> {
   static constexpr bool anonymous_fields = true;
@@ -21,7 +26,10 @@ struct Sequential : Module<Sequential> {
   }
   void push_back(AnyModule module) { items.push_back(std::move(module)); }
   size_t size() const { return items.size(); }
-  AnyModule& operator[](size_t i) { return items.at(i); }
+  AnyModule& operator[](size_t i) {
+    detail::check_entry(*this, i, items.size());
+    return items[i];
+  }
   Tensor forward(const Tensor& x) {
     Tensor y = x;
     for (AnyModule& m : items) y = m(y);
@@ -39,7 +47,10 @@ struct ModuleList : Module<ModuleList> {
   ModuleList(std::initializer_list<AnyModule> modules) : items(modules) {}
   void push_back(AnyModule module) { items.push_back(std::move(module)); }
   size_t size() const { return items.size(); }
-  AnyModule& operator[](size_t i) { return items.at(i); }
+  AnyModule& operator[](size_t i) {
+    detail::check_entry(*this, i, items.size());
+    return items[i];
+  }
   auto begin() { return items.begin(); }
   auto end() { return items.end(); }
 };
@@ -67,7 +78,10 @@ struct ParameterList : Module<ParameterList> {
   ParameterList(std::initializer_list<Parameter> parameters) : items(parameters) {}
   void push_back(Parameter parameter) { items.push_back(std::move(parameter)); }
   size_t size() const { return items.size(); }
-  Parameter& operator[](size_t i) { return items.at(i); }
+  Parameter& operator[](size_t i) {
+    detail::check_entry(*this, i, items.size());
+    return items[i];
+  }
   auto begin() { return items.begin(); }
   auto end() { return items.end(); }
 };

@@ -277,7 +277,8 @@ void visit_field(FieldVisitor& visitor, const std::string& name, T& field) {
   }
 }
 
-/// Throws when the object is of another type than the one whose fields are named, or has members that are not named.
+/// Throws when the object is of another type than the one that is a Module<> of itself, or has members that are not
+/// named.
 void check_declared(const ModuleBase& module, const std::type_info& declared);
 void check_layout(const std::type_info& type, size_t base, size_t size, std::vector<FieldRange> fields);
 template <class T>
@@ -295,6 +296,7 @@ class Module : public ModuleBase {
   /// Runs forward with the hooks around it.
   template <class... Args>
   auto operator()(Args&&... args) {
+    check_type();
     auto& self = static_cast<Derived&>(*this);
     if (!has_hooks()) return self.forward(std::forward<Args>(args)...);
     return hooked(self, std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...));
@@ -302,6 +304,7 @@ class Module : public ModuleBase {
 
   /// A module with tensors of its own.
   Derived clone() const {
+    check_type();
     Derived result(static_cast<const Derived&>(*this));
     unshare(result);
     return result;
@@ -309,7 +312,7 @@ class Module : public ModuleBase {
 
   void visit_fields(detail::FieldVisitor& visitor) override {
     static_assert(tree::HasFields<Derived>, "a module names its members: TUTTI_FIELDS(...), empty if it has none");
-    detail::check_declared(*this, typeid(Derived));
+    check_type();
     if constexpr (!detail::OtherMembers<Derived>) {
       static const bool checked = (check_layout(), true);
       (void)checked;
@@ -324,10 +327,13 @@ class Module : public ModuleBase {
         fields);
   }
   std::unique_ptr<ModuleBase> copy() const override {
+    check_type();
     return std::make_unique<Derived>(static_cast<const Derived&>(*this));
   }
 
  private:
+  // Of something derived from Derived only what Derived has would be seen: its own forward would never run.
+  void check_type() const { detail::check_declared(*this, typeid(Derived)); }
   static std::string name_of(int64_t i) {
     if constexpr (detail::AnonymousFields<Derived>) return {};
     return tree::Key{.fields = Derived::field_names(), .index = i}.text();

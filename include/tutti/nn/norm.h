@@ -18,6 +18,9 @@ struct LayerNorm : Module<LayerNorm> {
   double eps;
   Parameter weight, bias;
   TUTTI_FIELDS(normalized_shape, eps, weight, bias)
+  template <std::integral I>  // LayerNorm({2}), which could also mean a copy
+  explicit LayerNorm(const I (&normalized_shape)[1], const NormOptions& options = {})
+      : LayerNorm(Shape(normalized_shape[0]), options) {}
   explicit LayerNorm(const Shape& normalized_shape, const NormOptions& options = {})
       : normalized_shape(normalized_shape), eps(options.eps) {
     if (options.affine) weight = ones(normalized_shape);
@@ -35,6 +38,9 @@ struct RMSNorm : Module<RMSNorm> {
   double eps;
   Parameter weight;
   TUTTI_FIELDS(normalized_shape, eps, weight)
+  template <std::integral I>  // RMSNorm({2}), which could also mean a copy
+  explicit RMSNorm(const I (&normalized_shape)[1], const RMSNormOptions& options = {})
+      : RMSNorm(Shape(normalized_shape[0]), options) {}
   explicit RMSNorm(const Shape& normalized_shape, const RMSNormOptions& options = {})
       : normalized_shape(normalized_shape), eps(options.eps) {
     if (options.affine) weight = ones(normalized_shape);

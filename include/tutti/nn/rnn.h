@@ -34,6 +34,10 @@ struct RNN : Module<RNN> {
       Nonlinearity nonlinearity = Nonlinearity::tanh);
   /// `lengths` ([batch]): sequences that end earlier, see ops/rnn.h.
   RnnResult forward(const Tensor& x, const Tensor& hidden = {}, const Tensor& lengths = {});
+  using Module<RNN>::operator();
+  RnnResult operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths = {}) {  // lets braces through
+    return Module<RNN>::operator()(x, hidden, lengths);
+  }
 };
 
 struct GRU : Module<GRU> {
@@ -43,6 +47,10 @@ struct GRU : Module<GRU> {
   TUTTI_FIELDS(weights, options)
   GRU(int64_t input, int64_t hidden, const RnnLayerOptions& options = {});
   RnnResult forward(const Tensor& x, const Tensor& hidden = {}, const Tensor& lengths = {});
+  using Module<GRU>::operator();
+  RnnResult operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths = {}) {  // lets braces through
+    return Module<GRU>::operator()(x, hidden, lengths);
+  }
 };
 
 struct LSTM : Module<LSTM> {
@@ -52,6 +60,10 @@ struct LSTM : Module<LSTM> {
   TUTTI_FIELDS(weights, options)
   LSTM(int64_t input, int64_t hidden, const RnnLayerOptions& options = {});
   LstmResult forward(const Tensor& x, const LstmState& state = {}, const Tensor& lengths = {});
+  using Module<LSTM>::operator();
+  LstmResult operator()(const Tensor& x, const LstmState& state, const Tensor& lengths = {}) {  // lets braces through
+    return Module<LSTM>::operator()(x, state, lengths);
+  }
 };
 
 }  // namespace tutti::nn

@@ -70,8 +70,12 @@ Tensor cosine_embedding_loss(const Tensor& x1, const Tensor& x2, const Tensor& t
                              const MarginOptions& options = {});
 /// max(0, -target · (x1 - x2) + margin), targets ±1 saying which of the two should be larger.
 Tensor margin_ranking_loss(const Tensor& x1, const Tensor& x2, const Tensor& target, const MarginOptions& options = {});
+struct HingeOptions {
+  double margin = 1;
+  Reduction reduction = Reduction::mean;
+};
 /// The input where the target is 1, max(0, margin - input) where it is -1.
-Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, const MarginOptions& options = {.margin = 1});
+Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, const HingeOptions& options = {});
 /// log(1 + exp(-target · input)), targets ±1.
 Tensor soft_margin_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
 

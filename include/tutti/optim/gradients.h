@@ -28,17 +28,21 @@ template <class M>
 struct Ema {
   M module;
   double decay;
+  bool ramp;
   int64_t updates = 0;
-  explicit Ema(const M& source, double decay = 0.999) : module(source.clone()), decay(decay) {
+  /// With `ramp`, the decay of update n is at most (1 + n) / (10 + n): early on the average is shorter, so that it is
+  /// not held back by where training began.
+  explicit Ema(const M& source, double decay = 0.999, bool ramp = true)
+      : module(source.clone()), decay(decay), ramp(ramp) {
     check_ema(decay, 0);
     module.requires_grad_(false);
     module.eval();
   }
-  /// After each step. Early on the average is shorter, so that it is not held back by where training began.
+  /// After each step.
   void update(const M& source) {
     ++updates;
     double early = static_cast<double>(1 + updates) / static_cast<double>(10 + updates);
-    average_into(module, source, decay < early ? decay : early);
+    average_into(module, source, !ramp || decay < early ? decay : early);
   }
   /// For checkpoints: the averages, and how many updates they have seen.
   io::State state() const {

@@ -41,15 +41,19 @@ class Optimizer {
   double lr(size_t group = 0) const { return const_cast<Optimizer*>(this)->lr_of(group); }
   /// Of all groups, and of one.
   void set_lr(double lr);
-  void set_lr(size_t group, double lr) { lr_of(group) = lr; }
+  void set_lr(size_t group, double lr);
   /// The momentum, or the first beta: what some schedules change beside the learning rate. NaN where there is none.
   virtual double momentum(size_t) const { return NAN; }
-  virtual void set_momentum(size_t, double) {}
+  /// ValueError where there is none, and for what the constructor would not take.
+  virtual void set_momentum(size_t group, double momentum);
 
   /// Multiplies the rate of a group, for good: a Scheduler of this optimizer multiplies by it from now on too.
   void scale_lr(size_t group, double factor);
   /// The product of all such factors.
-  double lr_scale(size_t group = 0) const { return scales_.at(group); }
+  double lr_scale(size_t group = 0) const {
+    check_group(group);
+    return scales_[group];
+  }
 
   /// Everything needed to go on later: options, and what is kept for each parameter, numbered in order. Its tensors are
   /// the optimizer's own, as they are in a module's state_dict(): the next step changes them. io::clone(adam.state())
@@ -65,6 +69,10 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = default;
 
   void add_slots(const TensorList& parameters);
+  /// IndexError if there is no such group.
+  void check_group(size_t group) const;
+  /// ValueError if there is nothing to change: most often a module whose TUTTI_FIELDS names nothing.
+  void check_any_parameters() const;
   /// Changes the parameters of these slots by their gradients, of the same shapes and dtypes.
   virtual void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) = 0;
   virtual double& lr_of(size_t group) = 0;
@@ -97,14 +105,28 @@ class OptimizerWith : public Optimizer {
     add_slots(parameters);
     options_.push_back(options);
   }
-  Options& options(size_t group = 0) { return options_.at(group); }
+  Options& options(size_t group = 0) {
+    check_group(group);
+    return options_[group];
+  }
 
  protected:
-  OptimizerWith(const TensorList& parameters, const Options& options) { add_group(parameters, options); }
+  OptimizerWith(const TensorList& parameters, const Options& options) {
+    add_group(parameters, options);
+    check_any_parameters();
+  }
   explicit OptimizerWith(const std::vector<ParameterGroup<Options>>& groups) {
     for (const auto& g : groups) add_group(g.parameters, g.options);
+    check_any_parameters();
   }
-  double& lr_of(size_t group) override { return options_.at(group).lr; }
+  /// Sets one of the options, if they still make sense then.
+  void change(size_t group, double Options::* option, double value) {
+    Options changed = options(group);
+    changed.*option = value;
+    changed.check();
+    options_[group] = changed;
+  }
+  double& lr_of(size_t group) override { return options(group).lr; }
   io::State options_state(size_t group) const override { return io::to_state(options_.at(group)); }
   void check_options(const io::State& state) const override { io::from_state<Options>(state).check(); }
   void load_options(size_t group, const io::State& state) override {
@@ -133,7 +155,7 @@ class SGD : public OptimizerWith<SGDOptions> {
   SGD(const TensorList& parameters, const SGDOptions& options) : OptimizerWith(parameters, options) {}
   explicit SGD(const std::vector<ParameterGroup<SGDOptions>>& groups) : OptimizerWith(groups) {}
   double momentum(size_t group) const override { return const_cast<SGD*>(this)->options(group).momentum; }
-  void set_momentum(size_t group, double momentum) override { options(group).momentum = momentum; }
+  void set_momentum(size_t group, double momentum) override { change(group, &SGDOptions::momentum, momentum); }
 
  protected:
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
@@ -156,7 +178,7 @@ class Adam : public OptimizerWith<AdamOptions> {
   explicit Adam(const TensorList& parameters, const AdamOptions& options = {}) : OptimizerWith(parameters, options) {}
   explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups) : OptimizerWith(groups) {}
   double momentum(size_t group) const override { return const_cast<Adam*>(this)->options(group).beta1; }
-  void set_momentum(size_t group, double momentum) override { options(group).beta1 = momentum; }
+  void set_momentum(size_t group, double momentum) override { change(group, &AdamOptions::beta1, momentum); }
 
  protected:
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
@@ -180,7 +202,7 @@ class AdamW : public OptimizerWith<AdamWOptions> {
   explicit AdamW(const TensorList& parameters, const AdamWOptions& options = {}) : OptimizerWith(parameters, options) {}
   explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : OptimizerWith(groups) {}
   double momentum(size_t group) const override { return const_cast<AdamW*>(this)->options(group).beta1; }
-  void set_momentum(size_t group, double momentum) override { options(group).beta1 = momentum; }
+  void set_momentum(size_t group, double momentum) override { change(group, &AdamWOptions::beta1, momentum); }
 
  protected:
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
@@ -249,7 +271,7 @@ class RMSprop : public OptimizerWith<RMSpropOptions> {
       : OptimizerWith(parameters, options) {}
   explicit RMSprop(const std::vector<ParameterGroup<RMSpropOptions>>& groups) : OptimizerWith(groups) {}
   double momentum(size_t group) const override { return const_cast<RMSprop*>(this)->options(group).momentum; }
-  void set_momentum(size_t group, double momentum) override { options(group).momentum = momentum; }
+  void set_momentum(size_t group, double momentum) override { change(group, &RMSpropOptions::momentum, momentum); }
 
  protected:
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;

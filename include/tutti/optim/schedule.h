@@ -8,6 +8,7 @@
 // what it takes off stays off (Optimizer::scale_lr), whatever the schedule does then.
 #pragma once
 
+#include <concepts>
 #include <functional>
 
 #include "tutti/optim/optimizer.h"
@@ -16,7 +17,10 @@ namespace tutti::optim {
 
 class Schedule {
  public:
-  Schedule(std::function<double(int64_t step)> factor) : factor_(std::move(factor)) {}  // NOLINT
+  /// Any function of the step, so that Scheduler(sgd, [](int64_t step) { return 0.5; }) reads well.
+  template <class F>
+    requires(!std::same_as<F, Schedule> && std::is_invocable_r_v<double, F&, int64_t>)
+  Schedule(F factor) : factor_(std::move(factor)) {}  // NOLINT
   double operator()(int64_t step) const { return factor_(step); }
 
  private:

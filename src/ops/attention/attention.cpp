@@ -483,6 +483,17 @@ Shape front(const Tensor& x) {
   return sizes;
 }
 
+// Whether the mask is [..., T, S] for this batch: of sizes like those, or 1.
+void check_mask(const Tensor& mask, const Shape& batch, int64_t queries, int64_t keys) {
+  Shape full = batch;
+  full.push_back(queries);
+  full.push_back(keys);
+  bool fits = mask.dim() <= static_cast<int64_t>(full.size());
+  for (int64_t d = 1; fits && d <= mask.dim(); ++d)
+    fits = mask.size(-d) == 1 || mask.size(-d) == full[full.size() - static_cast<size_t>(d)];
+  check<ShapeError>(fits, kName, "the mask {} cannot be broadcast to the scores {}, [..., queries, keys]", mask, full);
+}
+
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
   Attend a{o.scale.value_or(q.size(-1) ? 1 / std::sqrt(static_cast<double>(q.size(-1))) : 1), o.causal, o.dropout};
   Shape batch = broadcast_shapes(broadcast_shapes(front(q), front(k)), front(v));
@@ -492,8 +503,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
     Shape full = batch;
     full.push_back(q.size(-2));
     full.push_back(k.size(-2));
-    check<ShapeError>(broadcast_shapes(mask.sizes(), full) == full, kName, "the mask {} cannot be broadcast to {}",
-                      mask, full);
+    check_mask(mask, batch, q.size(-2), k.size(-2));
     if (!learns) {
       if (mask.dim() == 0 || mask.size(-1) != k.size(-2)) {
         Shape row = mask.dim() == 0 ? Shape(1) : mask.sizes();
@@ -541,7 +551,11 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   check<ShapeError>(heads % groups == 0 && v.dim() > 2 && v.size(-3) == groups, kName,
                     "the heads of keys {} and values {} must divide those of queries {}", k, v, q);
   AttentionOptions grouped = o;
-  if (o.mask.defined()) grouped.mask = in_groups(o.mask, groups);
+  if (o.mask.defined()) {
+    check<ShapeError>(o.mask.dim() < 3 || o.mask.size(-3) == 1 || o.mask.size(-3) == heads, kName,
+                      "the mask {} is not for {} heads: it is broadcast to [..., heads, queries, keys]", o.mask, heads);
+    grouped.mask = in_groups(o.mask, groups);
+  }
   Tensor out = attend(in_groups(q, groups), unsqueeze(k, -3), unsqueeze(v, -3), grouped);
   Shape sizes = out.sizes();
   size_t at = sizes.size() - 4;

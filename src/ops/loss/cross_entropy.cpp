@@ -286,8 +286,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   check<DTypeError>(indices, kName, "the target {} must hold classes as i64 or i32, or probabilities of the shape {}",
                     target, logits.sizes());
   check<ShapeError>(target.sizes() == place_sizes(logits), kName,
-                    "the target {} must have the shape {}: that of the logits {} without their classes", target,
-                    place_sizes(logits), logits);
+                    "the target {} must have the shape {}: that of the logits {} without their classes{}", target,
+                    place_sizes(logits), logits,
+                    target.sizes() == logits.sizes() ? "; or be probabilities of floating point, target.to(f32)" : "");
   Classes a{o.ignore_index, o.label_smoothing, o.reduction};
   Tensor weight = o.weight.defined() ? o.weight.detach() : Tensor();
   const Tensor* inputs[] = {&logits, &target, &weight};

@@ -215,7 +215,7 @@ Tensor margin_ranking_loss(const Tensor& x1, const Tensor& x2, const Tensor& tar
   return reduce_loss(relu(options.margin - t * (x1 - x2)), options.reduction);
 }
 
-Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, const MarginOptions& options) {
+Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, const HingeOptions& options) {
   check_loss_input(input, "hinge_embedding_loss");
   if (lowered(input)) return hinge_embedding_loss(in_f32(input), target, options);
   Tensor t = signs(target, input.sizes(), "hinge_embedding_loss"), zero = zero_like_number(input);

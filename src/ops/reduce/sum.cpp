@@ -131,8 +131,8 @@ void check_mean(const Tensor& x, DType computing) {
   if (!is_differentiable(computing))
     fail<DTypeError>(
         "mean",
-        "the mean of {} need not be a whole number, but {} was asked for; cast to a floating-point dtype or pass one",
-        x, computing);
+        "the mean of {} need not be a whole number, but {} was asked for; cast it, x.to(f32), or pass such a dtype", x,
+        computing);
 }
 
 }  // namespace
