@@ -31,7 +31,7 @@ struct LastCall {
 };
 
 /// In shared memory; all zeros is a good beginning.
-struct SharedWorld {
+struct alignas(64) SharedWorld {
   static constexpr size_t kText = 4096;
   struct Member {
     std::atomic<int32_t> pid{0};

@@ -38,7 +38,7 @@ struct alignas(64) SlotHeader {
   uint32_t bytes = 0;
   bool small = false;
   uint8_t buffer = 0;
-  std::byte data[kInline];
+  alignas(32) std::byte data[kInline];  // numbers of any dtype
 };
 static_assert(sizeof(SlotHeader) == 64 && std::atomic<uint64_t>::is_always_lock_free);
 
