@@ -99,6 +99,7 @@ ThreadGroup::ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, u
   for (uint64_t k = 0; k < kOperations; ++k) {
     Operation& op = operations_[k];
     op.turn.store(k);
+    op.phase.store(word(k, open));
     op.calls.resize(states_.size());
     op.facts.resize(states_.size());
     op.works.resize(states_.size());
@@ -160,7 +161,11 @@ void ThreadGroup::prepare(Operation& op, uint64_t sequence) {
     op.plan.reduction.factors = op.plan.factors;
     cut(op);
   }
-  op.chunks.store(op.first_chunk.back());
+  int64_t chunks = op.first_chunk.back();
+  int64_t bytes = chunks * op.chunk_elements * static_cast<int64_t>(size_of(op.plan.reduction.dtype));
+  op.waited_for = std::any_of(op.works.begin(), op.works.end(), [](const auto& w) { return !w; });
+  op.small = chunks == 1 || (!op.waited_for && bytes <= kInline);
+  op.chunks.store(chunks);
   op.ticket.store(sequence << 32);  // before anybody can find the operation started, and take chunks
   op.ready.store(true);
   try_start(sequence);
@@ -181,15 +186,16 @@ void ThreadGroup::cut(Operation& op) {
 void ThreadGroup::try_start(uint64_t sequence) {
   Operation& op = operation(sequence);
   if (op.turn.load() != sequence || !op.ready.load() || completed_.load() != sequence) return;
-  uint32_t expected = open;
-  if (!op.phase.compare_exchange_strong(expected, started)) return;
-  int64_t chunks = op.chunks.load();
-  if (chunks == 0) return finish(op, sequence);
-  bool waiting = std::any_of(op.works.begin(), op.works.end(), [](const auto& w) { return !w; });
-  int64_t bytes = chunks * op.chunk_elements * static_cast<int64_t>(size_of(op.plan.reduction.dtype));
-  if (chunks == 1 || (!waiting && bytes <= kInline)) return run_chunks(op, sequence);
+  // Once it is started others may carry it out, and the entry may serve a later one: look at it before. (If another
+  // thread is first, what is seen here may be of that later one, and is not used.)
+  uint64_t expected = word(sequence, open);
+  if (op.phase.load() != expected) return;
+  bool nothing = op.chunks.load() == 0, small = op.small, waited_for = op.waited_for;
+  if (!op.phase.compare_exchange_strong(expected, word(sequence, started))) return;
+  if (nothing) return finish(op, sequence);
+  if (small) return run_chunks(op, sequence);
   event_.notify();
-  if (!waiting)
+  if (!waited_for)
     Progress::instance().submit([self = std::static_pointer_cast<ThreadGroup>(shared_from_this())] { self->help(); });
 }
 
@@ -199,7 +205,7 @@ std::optional<int64_t> ThreadGroup::claim(Operation& op, uint64_t sequence) {
   uint64_t ticket = op.ticket.load();
   while (ticket >> 32 == (sequence & 0xffffffff)) {
     auto chunk = static_cast<int64_t>(ticket & 0xffffffff);
-    if (op.phase.load() != started || chunk >= op.chunks.load()) return {};
+    if (op.phase.load() != word(sequence, started) || chunk >= op.chunks.load()) return {};
     if (op.ticket.compare_exchange_weak(ticket, ticket + 1)) return chunk;
   }
   return {};
@@ -230,7 +236,7 @@ void ThreadGroup::run_chunks(Operation& op, uint64_t sequence) {
 bool ThreadGroup::help() {
   uint64_t sequence = completed_.load();
   Operation& op = operation(sequence);
-  if (op.turn.load() != sequence || op.phase.load() != started) return false;
+  if (op.phase.load() != word(sequence, started)) return false;
   run_chunks(op, sequence);
   return true;
 }
@@ -241,7 +247,7 @@ void ThreadGroup::finish(Operation& op, uint64_t sequence) {
   std::optional<std::string> mismatch = op.mismatch;
   auto works = std::move(op.works);
   op.works.assign(ranks().size(), nullptr);
-  op.phase.store(complete);
+  op.phase.store(word(sequence, complete));
   completed_.store(sequence + 1);
   for (auto& work : works) {
     if (!work) continue;
@@ -265,15 +271,15 @@ void ThreadGroup::depart(Operation& op, uint64_t sequence, int count) {
   op.departed.store(0);
   op.chunks_done.store(0);
   op.ready.store(false);
-  op.phase.store(open);
+  op.phase.store(word(sequence + kOperations, open));
   op.turn.store(sequence + kOperations);
   event_.notify();
 }
 
 // A rank that cannot wait longer may leave only if nobody is going to touch its memory.
 bool ThreadGroup::leave_early(Operation& op, uint64_t sequence) {
-  uint32_t expected = open;
-  return op.turn.load() == sequence && (op.phase.compare_exchange_strong(expected, abandoned) || expected == abandoned);
+  uint64_t expected = word(sequence, open), left = word(sequence, abandoned);
+  return op.phase.compare_exchange_strong(expected, left) || expected == left;
 }
 
 std::string ThreadGroup::missing_text(uint64_t number) {
@@ -365,10 +371,10 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
   Operation& op = operation(sequence);
   const Call& call = op.calls[static_cast<size_t>(rank)];
   bool must_stay = false;  // chunks may be running: see leave_early
-  while (op.phase.load() != complete) {
+  while (op.phase.load() != word(sequence, complete)) {
     help();
     bool known = event_.wait(must_stay ? Clock::time_point::max() : deadline, world_->spin(), [&] {
-      uint32_t phase = op.phase.load();
+      uint64_t phase = op.phase.load() & 3;  // of this operation: the entry waits for this rank
       if (phase == complete || phase == abandoned || (!must_stay && world_->failed())) return true;
       if (phase == started) {
         uint64_t ticket = op.ticket.load();
@@ -377,7 +383,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
       }
       return (op.arrived.load() < size() && find_ended(number, call)) || help();
     });
-    uint32_t phase = op.phase.load();
+    uint64_t phase = op.phase.load() & 3;
     if (phase == complete) break;
     if (phase == started) {
       must_stay = !known || world_->failed();
@@ -432,6 +438,7 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
     help();
     bool known = event_.wait(deadline, world_->spin(), [&] { return work.settled() || world_->failed() || help(); });
     if (work.settled()) break;
+    if (known && !world_->failed()) continue;  // helped with another
     if (!known && give_up) return false;
     Operation& op = operation(work.sequence);
     if (leave_early(op, work.sequence)) {

@@ -92,7 +92,9 @@ class ThreadGroup : public Transport {
   void abort();
 
  private:
-  enum Phase : uint32_t { open, started, complete, abandoned };
+  enum Phase : uint64_t { open, started, complete, abandoned };
+  /// A phase of one operation, not of a later one that uses the same entry.
+  static constexpr uint64_t word(uint64_t sequence, Phase phase) { return sequence << 2 | phase; }
   struct Operation {
     std::atomic<uint64_t> turn{0};    // which of the sequences that share this entry may post
     std::atomic<uint64_t> number{0};  // of the call in the group, those that went the short way included
@@ -101,7 +103,9 @@ class ThreadGroup : public Transport {
     std::vector<std::shared_ptr<WorkState>> works;  // of asynchronous parts
     std::atomic<int> arrived{0}, departed{0};
     std::atomic<bool> ready{false};
-    std::atomic<uint32_t> phase{open};
+    std::atomic<uint64_t> phase{open};    // with the sequence: see word()
+    std::atomic<bool> waited_for{false};  // by a rank whose part is not asynchronous
+    std::atomic<bool> small{false};       // whoever starts it carries it out
     std::optional<std::string> mismatch;
     Plan plan;
     std::vector<int64_t> first_chunk;  // of each job, and the number of all
