@@ -6,13 +6,26 @@
 #include "tutti/context.h"
 
 // Derived classes before their bases.
-#define TUTTI_ERROR_CLASSES(X)                                                                                       \
-  X(MismatchError)                                                                                                   \
-  X(RankFailure)                                                                                                     \
-  X(TimeoutError)                                                                                                    \
-  X(CancelledError)                                                                                                  \
-  X(ShapeError) X(DTypeError) X(DeviceError) X(IndexError) X(ValueError) X(VersionError) X(GradError) X(MemoryError) \
-      X(FileError) X(StoreError) X(ConnectionError) X(InternalError) X(Error)
+// clang-format off
+#define TUTTI_ERROR_CLASSES(X) \
+  X(MismatchError) \
+  X(RankFailure) \
+  X(TimeoutError) \
+  X(CancelledError) \
+  X(ShapeError) \
+  X(DTypeError) \
+  X(DeviceError) \
+  X(IndexError) \
+  X(ValueError) \
+  X(VersionError) \
+  X(GradError) \
+  X(MemoryError) \
+  X(FileError) \
+  X(StoreError) \
+  X(ConnectionError) \
+  X(InternalError) \
+  X(Error)
+// clang-format on
 
 namespace tutti::comm {
 

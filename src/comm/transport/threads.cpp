@@ -162,7 +162,7 @@ void ThreadGroup::prepare(Operation& op, uint64_t sequence) {
     cut(op);
   }
   int64_t chunks = op.first_chunk.back();
-  int64_t bytes = chunks * op.chunk_elements * static_cast<int64_t>(size_of(op.plan.reduction.dtype));
+  int64_t bytes = chunks * op.chunk_elements * static_cast<int64_t>(size_of(op.calls[0].dtype));
   op.waited_for = std::any_of(op.works.begin(), op.works.end(), [](const auto& w) { return !w; });
   op.small = chunks == 1 || (!op.waited_for && bytes <= kInline);
   op.chunks.store(chunks);
