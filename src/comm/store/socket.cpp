@@ -19,11 +19,14 @@ namespace {
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 AddressList resolve(const std::string& host, uint16_t port, int flags, std::string& failure) {
+  // This machine by its usual name, also where no /etc/hosts knows it (a bare container).
+  bool loopback = host == "localhost";
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
+  hints.ai_flags = (loopback ? flags & ~AI_PASSIVE : flags) | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  int error = ::getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  int error =
+      ::getaddrinfo(host.empty() || loopback ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) failure = error == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(error);
   return {error == 0 ? found : nullptr, ::freeaddrinfo};
 }

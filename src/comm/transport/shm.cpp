@@ -148,13 +148,14 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
       event().notify();
     }
   }
-  if (!done) execute_long(call, number, timeout);
+  if (!done) execute_long(call, mine, number, timeout);
   world_->record().end(entry);
 }
 
-void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+void ShmGroup::execute_long(const Call& call, const CallFacts& mine, uint64_t number,
+                            std::chrono::milliseconds timeout) {
   uint64_t k = next_long_++;
-  facts_of(call, me_, size()).write(facts(me_, k), size());
+  mine.write(facts(me_, k), size());
   counters(me_).facts.store(k + 1);
   event().notify();
   await(&Counters::facts, k + 1, call, number, timeout);

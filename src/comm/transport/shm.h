@@ -61,7 +61,7 @@ class ShmGroup : public Transport {
 
   /// One call at a time.
   void execute(const Call& call, std::chrono::milliseconds timeout);
-  void execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  void execute_long(const Call& call, const CallFacts& mine, uint64_t number, std::chrono::milliseconds timeout);
   void move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number, std::chrono::milliseconds timeout);
   void write_part(const Streams& s, int64_t index);
   void read_part(const Streams& s, int64_t index);
