@@ -10,8 +10,10 @@
 #define TUTTI_ERROR_CLASSES(X) \
   X(MismatchError) \
   X(RankFailure) \
+  X(DeadlockError) \
   X(TimeoutError) \
   X(CancelledError) \
+  X(InjectedError) \
   X(ShapeError) \
   X(DTypeError) \
   X(DeviceError) \
