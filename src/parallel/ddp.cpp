@@ -7,7 +7,9 @@
 namespace tutti::parallel {
 
 NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) { reducer_->add_no_sync(1); }
-NoSync::~NoSync() { reducer_->add_no_sync(-1); }
+NoSync::~NoSync() {
+  if (reducer_) reducer_->add_no_sync(-1);
+}
 
 DdpBase::DdpBase(nn::ModuleBase& module, const DdpOptions& options) : reducer_(Reducer::make(module, options)) {}
 void DdpBase::before_forward(nn::ModuleBase& module) const { reducer_->check_module(module); }

@@ -64,7 +64,7 @@ void Reducer::shadow(int64_t mode) {
     pass_ = {};
     pass_.active = pass_.syncing = true;
     pass_.with_graph = mode != 0;
-    begin_sync(true, mode);
+    begin_sync(true);
     if (pass_.with_graph)
       finish_with_graph();
     else
@@ -77,8 +77,21 @@ void Reducer::shadow(int64_t mode) {
   }
 }
 
+// Ranks that have joined learn of the pass only now: until its end the graph may make joined collectives of its own.
+void Reducer::meet_joined() {
+  pass_.leader = options_.root;
+  JoinSession* session = join_->session;
+  if (!session) return;
+  check<ValueError>(session->group().ranks() == channel_.ranks(), "join",
+                    "the group of join() has {}, that of the {} {}", to_string(session->group()), kName,
+                    to_string(channel_));
+  if (!pass_.joined) session->announce(join_->index, pass_.with_graph);
+  pass_.leader = session->leader();
+}
+
 void Reducer::finish_pass() {
   check_static();
+  meet_joined();
   bool known = options_.static_graph && !pass_.observing;
   if (pass_.observing) {
     flags_ = exchange_flags();
@@ -207,6 +220,7 @@ Tensor Reducer::gradient_with_graph(const Entry& e) const {
 // With gradients of gradients to come, averages are made by functional collectives, through which these find their way
 // to all ranks. They are in the user's group, since backward through them makes collectives where the graph has them.
 void Reducer::finish_with_graph() {
+  meet_joined();
   std::vector<uint8_t> flags = exchange_flags();
   EnableGrad guard;
   ReduceOptions o = average();

@@ -48,13 +48,14 @@ struct SessionGuard {
 
 JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
   NoGrad guard;
-  Tensor round = round_of(part + 1, part < 0 ? 0 : group_.rank() + 1, mode);
+  // The largest number is that of the lowest rank.
+  Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode);
   all_reduce(round, {.op = Reduce::max, .group = group_, .place = options_.place});
   std::vector<int64_t> all = round.to_vector<int64_t>();
   if (all[0] == kFailed)
     tutti::fail<RankFailure>("join", "rank {} threw inside of join: its own error says why",
                              group_.ranks()[static_cast<size_t>(all[1] - group_.size() - 1)]);
-  if (all[0] > 0) leader_ = static_cast<int>(all[1] - 1);
+  if (all[0] > 0) leader_ = group_.size() - static_cast<int>(all[1]);
   check<MismatchError>(part < 0 || all[0] == part + 1, "join",
                        "this rank announced part {} of the joined ones while another announced part {}", part,
                        all[0] - 1);

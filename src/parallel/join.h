@@ -24,7 +24,7 @@ class JoinSession {
   Round announce(int64_t part, int64_t mode);
   /// Lets others know that this rank failed, without waiting for them.
   void fail();
-  /// The highest rank that was active in the last round; -1: nobody ever was.
+  /// The lowest rank that was active in the last round; -1: nobody ever was.
   int leader() const { return leader_; }
   /// Whether this rank has no more inputs.
   bool joined = false;

@@ -200,23 +200,15 @@ bool Reducer::begin_pass() {
   pass_.active = true;
   pass_.syncing = no_sync_ == 0;
   pass_.with_graph = grad_enabled();
-  if (pass_.syncing) begin_sync(false, pass_.with_graph);
+  if (pass_.syncing) begin_sync(false);
   return true;
 }
 
 // What every rank does first, those that have joined too.
-void Reducer::begin_sync(bool joined, int64_t mode) {
+void Reducer::begin_sync(bool joined) {
   check<ValueError>(joined || options_.average != Average::samples || samples_, kName,
                     "gradients are averaged by samples: call set_samples() before backward");
   pass_.joined = joined;
-  pass_.leader = options_.root;
-  if (JoinSession* session = join_->session) {
-    check<ValueError>(session->group().ranks() == channel_.ranks(), "join",
-                      "the group of join() has {}, that of the {} {}", to_string(session->group()), kName,
-                      to_string(channel_));
-    if (!joined) session->announce(join_->index, mode);
-    pass_.leader = session->leader();
-  }
   pass_.observing = order_.empty() && !entries_.empty();
   next_ = 0;
   for (Bucket& b : buckets_) {

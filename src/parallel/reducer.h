@@ -83,10 +83,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void adopt(nn::ModuleBase& module);
   void accumulated(size_t index);
   bool begin_pass();
-  void begin_sync(bool joined, int64_t mode);
+  void begin_sync(bool joined);
   void take(Entry& entry);
   void take_rest(Entry& entry);
   void end_pass(bool well);
+  void meet_joined();
   void finish_pass();
   void finish_with_graph();
   void shadow(int64_t mode);

@@ -11,7 +11,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-struct Ddp : harness::TransportTest<1, 2, 3> {};
+struct Ddp : QuickTest<1, 2, 3> {};
 
 Tensor loss_of(const Tensor& y, const Tensor& target) { return mse_loss(y, target); }
 

@@ -9,6 +9,12 @@ namespace tutti::test {
 
 using parallel::DistributedDataParallel;
 
+/// On every transport; ranks that wait for each other in vain give up soon enough for whoever looks at the test.
+template <int... sizes>
+struct QuickTest : harness::TransportTest<sizes...> {
+  SpawnOptions options() const override { return {.timeout = std::chrono::seconds(10)}; }
+};
+
 struct Mlp : nn::Module<Mlp> {
   nn::Linear first{6, 8}, second{8, 8}, last{8, 3};
   TUTTI_FIELDS(first, second, last)

@@ -84,8 +84,8 @@ class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<Reducer> reducer);
   ~NoSync();
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
 
  private:
   std::shared_ptr<Reducer> reducer_;
