@@ -52,14 +52,21 @@ JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
   Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode);
   all_reduce(round, {.op = Reduce::max, .group = group_, .place = options_.place});
   std::vector<int64_t> all = round.to_vector<int64_t>();
-  if (all[0] == kFailed)
-    tutti::fail<RankFailure>("join", "rank {} threw inside of join: its own error says why",
-                             group_.ranks()[static_cast<size_t>(all[1] - group_.size() - 1)]);
+  if (all[0] == kFailed) others_failed(group_.ranks()[static_cast<size_t>(all[1] - group_.size() - 1)]);
   if (all[0] > 0) leader_ = group_.size() - static_cast<int>(all[1]);
   check<MismatchError>(part < 0 || all[0] == part + 1, "join",
                        "this rank announced part {} of the joined ones while another announced part {}", part,
                        all[0] - 1);
   return {all[0] - 1, all[2]};
+}
+
+// If the error ends that rank, what it says is what everyone should hear: so there is a moment for it to do so.
+void JoinSession::others_failed(int rank) {
+  try {
+    monitored_barrier({.group = group_, .timeout = std::chrono::seconds(1), .place = options_.place});
+  } catch (const TimeoutError&) {
+  }
+  tutti::fail<RankFailure>("join", "rank {} threw inside of join: its own error says why", rank);
 }
 
 void JoinSession::fail() {

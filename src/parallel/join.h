@@ -32,6 +32,7 @@ class JoinSession {
   const Group& group() const { return group_; }
 
  private:
+  [[noreturn]] void others_failed(int rank);
   Group group_;
   JoinOptions options_;
   int leader_ = -1;

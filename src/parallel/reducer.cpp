@@ -129,6 +129,8 @@ void Reducer::broadcast_all(const TensorList& tensors, int root) const {
 }
 
 void Reducer::check_module(nn::ModuleBase& module) {
+  check<Error>(broken_.empty(), kName, "it cannot go on after a backward pass that failed ({}): make a new one",
+               broken_);
   KnownVisitor visitor([this](const std::string& name, const Tensor& p) {
     auto known = index_.find(p.impl());
     check<ValueError>(known != index_.end(), kName,
@@ -193,8 +195,7 @@ void Reducer::check_equal() {
 
 bool Reducer::begin_pass() {
   if (pass_.active) return true;
-  check<Error>(broken_.empty(), kName, "it cannot go on after a backward pass that failed ({}): make a new one",
-               broken_);
+  if (!broken_.empty()) return false;  // forward says so; another one may work on these parameters by now
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); })) return false;
   pass_ = {};
   pass_.active = true;
@@ -239,6 +240,8 @@ void Reducer::accumulated(size_t index) {
 void Reducer::take(Entry& e) {
   GradientSink& sink = gradient_sink();
   Tensor g = sink.gradient(e.parameter);
+  check<ValueError>(g.defined(), kName,
+                    "the gradient of {} is gone as soon as it came: another {} has the same parameters", e.name, kName);
   sink.set_gradient(e.parameter, {});
   Bucket* b = e.bucket < 0 ? nullptr : &buckets_[static_cast<size_t>(e.bucket)];
   if (g.is_sparse()) {

@@ -134,6 +134,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<size_t> order_;   // of entries; empty before the first pass
   std::vector<uint8_t> flags_;  // of all ranks together, in the last pass
   std::vector<bool> sparse_;    // entries whose gradients are
+  bool counted_ = false;        // this rank has had a pass, by which to expect
   UnusedParameters unused_;
   int no_sync_ = 0;
   int64_t passes_ = 0;
