@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -42,6 +43,13 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// Messages. Those between two ranks with the same tag arrive in order; `from` -1 takes from any.
   virtual void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) = 0;
   virtual void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) = 0;
+
+  /// This rank's part of memory that collectives of the group use in place: all ranks ask for the same number of bytes,
+  /// in the same order, and agree afterwards whether all got it. Null: the transport has no better memory than others,
+  /// or there is none left.
+  virtual std::shared_ptr<std::byte> memory([[maybe_unused]] int rank, [[maybe_unused]] size_t bytes) { return {}; }
+  /// All ranks have asked: what was needed to find each other's parts can go.
+  virtual void memory_found() {}
 
   /// The group of these ranks of this group, in this order. `rank` calls it: -1 where it is none of them.
   virtual std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) = 0;
