@@ -83,4 +83,17 @@ void rethrow_as(const std::string& kind, int rank, const std::string& text) {
   fail<RankFailure>("", "rank {} failed: {}", rank, text);
 }
 
+void rethrow_with(const std::exception_ptr& error, const std::string& beginning) {
+  std::string text = beginning + text_of(error), kind = class_of(error);
+#define TUTTI_THROW(Class) \
+  if (kind == #Class) throw Class(text, "");
+  TUTTI_ERROR_CLASSES(TUTTI_THROW)
+#undef TUTTI_THROW
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    std::throw_with_nested(Error(text, ""));
+  }
+}
+
 }  // namespace tutti::comm

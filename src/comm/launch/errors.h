@@ -15,4 +15,8 @@ std::string class_of(const std::exception_ptr& error);
 /// another looks at is freed by either, in an order that tools cannot see.
 [[noreturn]] void rethrow_copy(const std::exception_ptr& error);
 
+/// Throws an error of the same class (of those that are not Tutti's: an Error that holds it nested) whose text begins
+/// so.
+[[noreturn]] void rethrow_with(const std::exception_ptr& error, const std::string& beginning);
+
 }  // namespace tutti::comm
