@@ -1,4 +1,5 @@
-// What an all_reduce costs, by ranks as threads, beside OpenMPI by ranks as processes (bench/peers/comm_openmpi.cpp).
+// What an all_reduce costs, by ranks as threads, by ranks as processes (with memory of any kind, and with memory of the
+// group), beside OpenMPI by ranks as processes (bench/peers/comm_openmpi.cpp).
 #include "tutti/comm.h"
 
 #include <fmt/core.h>
@@ -30,26 +31,52 @@ double median(std::vector<double> list) {
   return list[list.size() / 2];
 }
 
-// Like the peer's program: five samples of about 30 ms each, their median.
+// Like the peer's program: five samples of about 30 ms each, their median. Seconds for each size.
+std::vector<double> measure(bool group_memory) {
+  std::vector<double> seconds;
+  for (int64_t bytes : kSizes) {
+    Tensor x = group_memory ? group_empty({bytes / 4}) : empty({bytes / 4});
+    x.zero_();
+    auto many = [&](int64_t n) {
+      barrier();
+      auto begin = std::chrono::steady_clock::now();
+      for (int64_t i = 0; i < n; ++i) all_reduce(x);
+      return Seconds(std::chrono::steady_clock::now() - begin).count();
+    };
+    many(3);
+    Tensor first = full({1}, many(3) / 3, {.dtype = DType::f64});
+    broadcast(first);
+    auto n = std::clamp<int64_t>(static_cast<int64_t>(0.03 / first.item<double>()), 3, 20000);
+    std::vector<double> samples;
+    for (int s = 0; s < 5; ++s) samples.push_back(many(n) / static_cast<double>(n));
+    seconds.push_back(median(samples));
+  }
+  return seconds;
+}
+
+void keep(const std::vector<double>& seconds, Times& times) {
+  for (size_t k = 0; k < seconds.size(); ++k) times[kSizes[k]].push_back(seconds[k]);
+}
+
 void measure_threads(int ranks, Times& times) {
   spawn_ranks(ranks, [&] {
-    for (int64_t bytes : kSizes) {
-      Tensor x = zeros({bytes / 4});
-      auto many = [&](int64_t n) {
-        barrier();
-        auto begin = std::chrono::steady_clock::now();
-        for (int64_t i = 0; i < n; ++i) all_reduce(x);
-        return Seconds(std::chrono::steady_clock::now() - begin).count();
-      };
-      many(3);
-      Tensor first = full({1}, many(3) / 3, {.dtype = DType::f64});
-      broadcast(first);
-      auto n = std::clamp<int64_t>(static_cast<int64_t>(0.03 / first.item<double>()), 3, 20000);
-      std::vector<double> samples;
-      for (int s = 0; s < 5; ++s) samples.push_back(many(n) / static_cast<double>(n));
-      if (rank() == 0) times[bytes].push_back(median(samples));
-    }
+    std::vector<double> seconds = measure(false);
+    if (rank() == 0) keep(seconds, times);
   });
+}
+
+// What processes do to variables stays there: the figures come back through a file.
+void measure_processes(int ranks, bool group_memory, Times& times) {
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::tmpfile(), std::fclose);
+  spawn_processes(ranks, [&] {
+    std::vector<double> seconds = measure(group_memory);
+    if (rank() != 0) return;
+    std::fwrite(seconds.data(), sizeof(double), seconds.size(), file.get());
+    std::fflush(file.get());
+  });
+  std::vector<double> seconds(kSizes.size());
+  std::rewind(file.get());
+  if (std::fread(seconds.data(), sizeof(double), seconds.size(), file.get()) == seconds.size()) keep(seconds, times);
 }
 
 bool measure_openmpi([[maybe_unused]] int ranks, [[maybe_unused]] Times& times) {
@@ -83,25 +110,32 @@ std::string size_name(int64_t bytes) {
 int main(int argc, char** argv) {
   bench::Options options = start(argc, argv, "the cost of an all_reduce, beside OpenMPI");
   print_header("comm", {1}, "",
-               "us an all_reduce of f32 takes; _2 and _4: ranks, which are threads here and processes "
-               "of OpenMPI's there, in turns");
+               "us an all_reduce of f32 takes; _2 and _4: ranks, which are threads, processes (shm), or processes with "
+               "memory of the group (shm_group), beside processes of OpenMPI's, in turns");
+  // Processes first: they are forked from one that has started no threads.
+  constexpr std::array<const char*, 3> kWays = {"shm", "shm_group", "threads"};
   for (int ranks : {2, 4}) {
-    Times ours, theirs;
+    std::array<Times, 3> ours;
+    Times theirs;
     for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
-      measure_threads(ranks, ours);
+      measure_processes(ranks, false, ours[0]);
+      measure_processes(ranks, true, ours[1]);
+      measure_threads(ranks, ours[2]);
       measure_openmpi(ranks, theirs);
     }
-    for (int64_t bytes : kSizes) {
-      std::string name = fmt::format("threads_{}_{}", size_name(bytes), ranks);
-      double factor = bytes < 64 << 10 ? 1.0 : ranks == 2 ? 1.0 / 3 : 0.5;
-      if (options.wants(name))
+    for (size_t way = 0; way < kWays.size(); ++way)
+      for (int64_t bytes : kSizes) {
+        std::string name = fmt::format("{}_{}_{}", kWays[way], size_name(bytes), ranks);
+        bool large = bytes >= 64 << 10, threads = way == 2;
+        double most = ranks == 4 ? (large ? 0.5 : 1.0) : threads ? (large ? 1.0 / 3 : 1.0) : large ? 0.5 : 1.5;
+        if (!options.wants(name)) continue;
         report({.name = name,
-                .value = median(ours[bytes]) * 1e6,
+                .value = median(ours[way][bytes]) * 1e6,
                 .unit = "us",
                 .peer = "openmpi",
                 .peer_value = median(theirs[bytes]) * 1e6,
-                .want = {Want::ratio_at_most, factor}});
-    }
+                .want = way == 0 && large ? Want{} : Want{Want::ratio_at_most, most}});
+      }
   }
   report_summary();
 }

@@ -45,6 +45,51 @@ TEST_P(Ranks, KnowWhoTheyAre) {
   });
 }
 
+// No two numbers near each other, or of two ranks, or of two rounds, are the same; sums are exact.
+Tensor numbers(int64_t count, int of_rank, int round) {
+  return (arange(count) * (2 * of_rank + 3) + 17 * of_rank + 101 * round).remainder(1009).to(f32);
+}
+
+TEST_P(Ranks, LargeOnesMoveEveryNumberToItsPlace) {
+  spawn([&] {
+    int64_t rows = 130'001, count = rows * n;
+    int me = rank();
+    for (int round = 0; round < 4; ++round) {
+      Tensor mine = numbers(count, me, round), sum = zeros({count});
+      std::vector<Tensor> all;
+      for (int r = 0; r < n; ++r) {
+        all.push_back(numbers(count, r, round));
+        sum += all.back();
+      }
+      Tensor x = mine.clone();
+      all_reduce(x);
+      ASSERT_TRUE(equal(x, sum));
+      Tensor part = empty({rows});
+      reduce_scatter(part, mine);
+      ASSERT_TRUE(equal(part, sum.narrow(0, me * rows, rows)));
+      x.zero_();
+      all_gather(x, mine.narrow(0, 0, rows));
+      for (int r = 0; r < n; ++r)
+        ASSERT_TRUE(equal(x.narrow(0, r * rows, rows), all[static_cast<size_t>(r)].narrow(0, 0, rows)));
+      all_to_all(x, mine);
+      for (int r = 0; r < n; ++r)
+        ASSERT_TRUE(equal(x.narrow(0, r * rows, rows), all[static_cast<size_t>(r)].narrow(0, me * rows, rows)));
+      x = mine.clone();
+      broadcast(x, {.root = round % n});
+      ASSERT_TRUE(equal(x, all[static_cast<size_t>(round % n)]));
+      x = mine.clone();
+      reduce(x, {.root = round % n});
+      ASSERT_TRUE(equal(x, me == round % n ? sum : mine));
+      int to = (me + 1) % n, from = (me + n - 1) % n;
+      if (n == 1) continue;
+      Work sent = send_async(mine, to);
+      recv(x, from);
+      sent.wait();
+      ASSERT_TRUE(equal(x, all[static_cast<size_t>(from)]));
+    }
+  });
+}
+
 TEST_P(Ranks, AllReduceEveryDtypeAndSize) {
   spawn([&] {
     for (DType dtype : kAll)

@@ -91,6 +91,18 @@ Work all_to_all_async(Tensor output, const Tensor& input, const Shape& output_sp
 void barrier(const CollectiveOptions& options = {});
 Work barrier_async(const CollectiveOptions& options = {});
 
+struct GroupMemoryOptions {
+  DType dtype = DType::f32;
+  Group group = {};
+  std::optional<std::chrono::milliseconds> timeout = {};
+  Place place = Place::current();
+};
+/// A tensor in memory of the group, where it has some: between processes of a host, collectives of such tensors (or of
+/// views of them) read and write it in place, without copies. All ranks must call it with the same sizes, and should
+/// then give it to collectives all alike. Its numbers are not set. Where the transport has no such memory, or the host
+/// has none left, it is an ordinary tensor on all ranks.
+Tensor group_empty(const Shape& sizes, const GroupMemoryOptions& options = {});
+
 /// When ranks came to a barrier.
 struct Arrivals {
   std::vector<double> seconds;  // of each rank of the group, after the first one

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/comm/fault.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -27,6 +28,12 @@ struct RankFailure : Error {
 };
 /// Ranks called different collectives, or the same one with different shapes, dtypes, roots or reductions.
 struct MismatchError : Error {
+  using Error::Error;
+};
+
+/// Ranks wait for each other in a circle, none of them for itself: the text says who waits for whom, in which call, at
+/// which line. All ranks get it.
+struct DeadlockError : Error {
   using Error::Error;
 };
 
@@ -80,6 +87,8 @@ int world_size();
 struct SpawnOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of collectives that name none themselves
   uint64_t seed = 0;                                            // rank r draws from a stream of its own
+  std::vector<Fault> faults = {};                               // to be met on purpose, drawn by the seed
+  std::string trace = {};  // folder where ranks leave their flight records; "": TUTTI_TRACE, if that is set
 };
 /// Runs body on n ranks that are threads of this process, and waits for all. If ranks throw, the others' collectives
 /// end at once with RankFailure, and the error of the first is thrown here: tutti::Errors as they are (they know their

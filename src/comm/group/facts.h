@@ -20,8 +20,10 @@ struct CallHeader {
   int32_t root = 0;
   uint32_t tensors = 0, dims = 0, line = 0;
   double factor = 1;
-  int64_t bytes = 0;          // of the rank's stream
-  uint64_t sizes = 0;         // hash of the sizes of all tensors, where they must agree
+  int64_t bytes = 0;    // of the rank's stream
+  uint64_t sizes = 0;   // hash of the sizes of all tensors, where they must agree
+  uint64_t region = 0;  // Note [Group memory]: where the rank's part lies; 0: elsewhere
+  int64_t region_offset = 0;
   int64_t shape[kDims] = {};  // of the first tensor
   char file[kFileBytes] = {};
 };
@@ -34,6 +36,8 @@ struct CallFacts {
   void write(std::byte* to, int size) const;
   static CallFacts read(const std::byte* from, int size);
 };
+/// Without what only facts_of() knows: how much there is of everything.
+CallHeader header_of(const Brief& call);
 CallFacts facts_of(const Call& call, int rank, int size);
 std::string describe(const CallFacts& facts);
 

@@ -139,7 +139,9 @@ struct Environment {
   Environment& operator=(const Environment&) = delete;
   ~Environment() {  // main() has returned
     handle.reset();
-    if (world) world->ended();
+    if (!world) return;
+    world->state(world->rank())->leave(world->failed() ? world->failure() : nullptr);
+    world->ended();
   }
 };
 

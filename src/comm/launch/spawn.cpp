@@ -29,8 +29,10 @@ using comm::SharedWorld;
 [[noreturn]] void be_rank(int rank, int n, Segment segment, const std::string& name, const std::function<void()>& body,
                           const SpawnOptions& options) {
   int code = 0;
+  std::exception_ptr error;
   auto world = std::make_shared<ProcessWorld>(std::move(segment), name, rank, n, options.timeout);
   try {
+    world->state(rank)->apply(options);
     Context mine = context();
     mine.rank = rank;
     mine.world_size = n;
@@ -41,10 +43,11 @@ using comm::SharedWorld;
     mine = {};
     body();
   } catch (...) {
-    auto error = std::current_exception();
+    error = std::current_exception();
     world->shared().fail(rank, comm::class_of(error), comm::text_of(error));
     code = 1;
   }
+  world->state(rank)->leave(error);
   world->ended();
   std::fflush(nullptr);
   ::_exit(code);

@@ -29,12 +29,13 @@ void* map(int fd, int flags, size_t bytes) {
 
 Segment Segment::anonymous(size_t bytes) { return {map(-1, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, bytes), bytes}; }
 
-Segment Segment::named(const std::string& name, size_t bytes) {
+Segment Segment::named(const std::string& name, size_t bytes, bool reserve) {
   int fd = ::shm_open(("/" + name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   check<MemoryError>(fd >= 0, "shared memory", "/dev/shm/{} cannot be opened: {}", name, std::strerror(errno));
   // All who open it ask for the same size, so that it does not matter who was first.
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    int error = errno;
+  int error = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  if (error == 0 && reserve) error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  if (error != 0) {
     ::close(fd);
     fail<MemoryError>("shared memory", "/dev/shm/{} cannot have {} bytes: {}", name, bytes, std::strerror(error));
   }

@@ -12,8 +12,9 @@ class Segment {
   Segment() = default;
   /// Without a name, for a process and those that it forks.
   static Segment anonymous(size_t bytes);
-  /// By name: made by whoever comes first, the same for all. It stays until somebody calls remove().
-  static Segment named(const std::string& name, size_t bytes);
+  /// By name: made by whoever comes first, the same for all. It stays until somebody calls remove(). `reserve`: takes
+  /// all of the memory now, so that a lack of it is an error here and not a signal later.
+  static Segment named(const std::string& name, size_t bytes, bool reserve = false);
   static void remove(const std::string& name);
   /// All whose names start so: what processes that were killed left behind.
   static void remove_all(const std::string& prefix);

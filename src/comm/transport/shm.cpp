@@ -47,7 +47,7 @@ ShmGroup::ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, 
   if (size() > 1 && size() <= kSmallRanks) slots_ = Slots(slots, size());
   messages_ = std::make_unique<RingMessages>(reinterpret_cast<Ring*>(slots + n), this->ranks(), me_);
   // When all have it, nobody needs the name any more, and nothing is left behind whatever happens.
-  if (reinterpret_cast<Shared*>(segment_.data())->attached.fetch_add(1) + 1 == n) Segment::remove(segment_name_);
+  if (shared().attached.fetch_add(1) + 1 == n) Segment::remove(segment_name_);
 }
 
 ShmGroup::~ShmGroup() {
@@ -72,6 +72,19 @@ std::shared_ptr<Transport> ShmGroup::subgroup(int rank, const std::vector<int>& 
   return world_->group(global, id_, count);
 }
 
+std::shared_ptr<std::byte> ShmGroup::memory(int rank, size_t bytes) try {
+  uint64_t number = ++next_region_;
+  size_t part = (bytes + 4095) / 4096 * 4096;
+  auto region = std::make_shared<Regions::Region>(Regions::Region{
+      Segment::named(fmt::format("{}-{}", segment_name_, number), part * ranks().size(), true), number, part});
+  regions_->add(region, rank);
+  return {region->part(rank), [regions = regions_](std::byte* part) { regions->remove(part); }};
+} catch (const MemoryError&) {
+  return {};  // where shared memory is short, what others have will do
+}
+
+void ShmGroup::memory_found() { Segment::remove(fmt::format("{}-{}", segment_name_, next_region_)); }
+
 // ---- Waiting
 
 void ShmGroup::time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
@@ -89,11 +102,19 @@ void ShmGroup::time_out(const Call& call, uint64_t number, std::chrono::millisec
   tutti::fail<TimeoutError>("", "{}", text);
 }
 
+WaitFor ShmGroup::missing(const Call& call, uint64_t number) const {
+  WaitFor wait = WaitFor::collective(id_, number, call);
+  for (int k = 0; k < size(); ++k)
+    if (counters(k).calls.load() <= number) wait.add(ranks()[static_cast<size_t>(k)]);
+  return wait;
+}
+
 template <class Ready>
 void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
   auto come = [&] { return ready() || world_->failed(); };
   if (!Event::look(world_->spin(), come)) {
     auto deadline = Clock::now() + timeout;
+    LongWait board(world_->waits(), world_->rank());
     while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, come)) {
       world_->watch();
       for (int k = 0; k < size(); ++k) {
@@ -104,6 +125,7 @@ void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std:
                                          "wait for: {}",
                                          number, size(), comm::describe(call)));
       }
+      world_->look_for_cycle(board, [&] { return missing(call, number); });
       if (Clock::now() >= deadline && !come()) time_out(call, number, timeout);
     }
   }
@@ -127,7 +149,6 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   world_->check();
   uint64_t number = next_++;
   CallFacts mine = facts_of(call, me_, size());
-  uint64_t entry = world_->record().begin(id_, number, call);
   world_->note(id_, number, mine.header);
   counters(me_).calls.store(next_);
   bool done = false;
@@ -149,13 +170,16 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
     }
   }
   if (!done) execute_long(call, mine, number, timeout);
-  world_->record().end(entry);
 }
 
 void ShmGroup::execute_long(const Call& call, const CallFacts& mine, uint64_t number,
                             std::chrono::milliseconds timeout) {
   uint64_t k = next_long_++;
-  mine.write(facts(me_, k), size());
+  CallFacts told = mine;
+  Regions::Place place = regions_->find(call);
+  told.header.region = place.number;
+  told.header.region_offset = place.offset;
+  told.write(facts(me_, k), size());
   counters(me_).facts.store(k + 1);
   event().notify();
   await(&Counters::facts, k + 1, call, number, timeout);
@@ -163,7 +187,66 @@ void ShmGroup::execute_long(const Call& call, const CallFacts& mine, uint64_t nu
   for (int r = 0; r < size(); ++r) calls.push_back(CallFacts::read(facts(r, k), size()));
   if (auto mismatch = find_mismatch(calls, ranks(), number))
     tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
-  move(call, calls, number, timeout);
+  if (auto region = common_region(calls)) {
+    move_in_place(call, calls, *region, number);
+    counters(me_).parts.store(++next_part_);
+    event().notify();
+    // Until then others read this rank's part, or write it.
+    await(&Counters::parts, next_part_, call, number, timeout);
+  } else {
+    move(call, calls, number, timeout);
+  }
+}
+
+std::shared_ptr<Regions::Region> ShmGroup::common_region(const std::vector<CallFacts>& calls) const {
+  uint64_t region = calls[0].header.region;
+  for (const CallFacts& c : calls)
+    if (c.header.region != region) return nullptr;
+  return region == 0 ? nullptr : regions_->get(region);
+}
+
+std::optional<int64_t> ShmGroup::take_chunk(uint64_t number, int64_t chunks) {
+  // Nobody is in another call while somebody is in this one, so that the word is of this call or of an earlier one.
+  uint64_t mine = number << 32, seen = shared().chunk.load();
+  while (true) {
+    uint64_t next = seen >> 32 << 32 == mine ? seen : mine;
+    if (static_cast<int64_t>(next - mine) >= chunks) return {};
+    if (shared().chunk.compare_exchange_weak(seen, next + 1)) return static_cast<int64_t>(next - mine);
+  }
+}
+
+void ShmGroup::move_in_place(const Call& call, const std::vector<CallFacts>& calls, const Regions::Region& region,
+                             uint64_t number) {
+  Streams s = plan_streams(call, me_, calls);
+  s.reduction.factors = s.factors;
+  auto n = static_cast<size_t>(size());
+  auto element = static_cast<int64_t>(size_of(call.dtype));
+  std::vector<std::byte*> parts;
+  for (size_t r = 0; r < n; ++r) parts.push_back(region.part(static_cast<int>(r)) + calls[r].header.region_offset);
+  auto combine = [&](int64_t offset, int64_t count, std::span<void* const> targets) {
+    std::vector<const void*> sources;
+    for (std::byte* p : parts) sources.push_back(p + offset);
+    reduce_into(s.reduction, sources, targets, count);
+  };
+  if (call.kind == Kind::all_reduce) {
+    int64_t count = calls[0].header.bytes / element, share = (count + size() - 1) / size();
+    int64_t chunk = std::clamp<int64_t>(share, kLeast / element, kPart / element);
+    while (auto k = take_chunk(number, (count + chunk - 1) / chunk)) {
+      std::vector<void*> targets;
+      for (std::byte* p : parts) targets.push_back(p + *k * chunk * element);
+      combine(*k * chunk * element, std::min(chunk, count - *k * chunk), targets);
+    }
+    return;
+  }
+  for (const Streams::Copy& c : s.copies) {
+    const std::byte* from = parts[static_cast<size_t>(c.from)] + c.offset;
+    if (from != c.to) std::memmove(c.to, from, static_cast<size_t>(c.bytes));
+  }
+  for (const Streams::Combine& c : s.combines)
+    for (int64_t at = 0, chunk = kPart / element; at < c.count; at += chunk) {
+      void* target = c.to + at * element;
+      combine(c.offset + at * element, std::min(chunk, c.count - at), {&target, 1});
+    }
 }
 
 void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number,
@@ -270,7 +353,9 @@ bool ShmGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
   std::unique_lock lock(queue_mutex_);
   auto settled = [&] { return work.settled(); };
   if (give_up) return queue_changed_.wait_until(lock, deadline, settled);
-  queue_changed_.wait(lock, settled);
+  LongWait board(world_->waits(), world_->rank());
+  while (!queue_changed_.wait_for(lock, world_->waits().period(), settled))
+    world_->look_for_cycle(board, [] { return WaitFor{.indirect = true}; });
   return true;
 }
 
@@ -308,6 +393,7 @@ void ShmGroup::move_messages() {
   std::lock_guard lock(queue_mutex_);
   if (!messages_->pending() || carrier_.joinable()) return queue_changed_.notify_all();
   carrier_ = std::thread([this] {
+    LibraryThread self;
     std::unique_lock lock(queue_mutex_);
     while (!stop_) {
       queue_changed_.wait(lock, [&] { return stop_ || messages_->pending(); });
@@ -350,6 +436,7 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
     return work.settled() || world_->failed();
   };
   bool ended = false;
+  LongWait board(world_->waits(), me);
   while (!event().wait(std::min(deadline, Clock::now() + kWatch), world_->spin(), ready)) {
     world_->watch();
     ended = peer >= 0 && world_->has_ended(peer);
@@ -358,6 +445,7 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
       ended = !work.settled();
     }
     if (work.settled()) return true;
+    if (!give_up) world_->look_for_cycle(board, [&] { return WaitFor::message(work, ranks(), messages_->moved()); });
     if (ended || world_->failed() || Clock::now() >= deadline) break;
   }
   if (work.settled()) return true;

@@ -4,8 +4,10 @@
 // Small ones take the way of Note [Small collectives]. For others the ranks first tell each other the facts of their
 // calls, and see whether they fit. Then each rank copies its stream (see streams.h), a part at a time, into its part of
 // the shared memory, and takes what it needs from the others' parts. A part is written while the one before is being
-// read, so there are three: who has written part k has read part k-2, and part k+1 goes where part k-2 was. Nobody
-// touches another's own memory, so a rank can leave at any moment.
+// read: who has written part k has read part k-2. Before a rank writes part k+1 it has seen that all have written k-1,
+// and so have read k-3; there it goes, so there are four. Nobody
+// touches another's own memory, so a rank can leave at any moment. What lies in memory of the group needs no copies:
+// see Note [Group memory].
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +15,7 @@
 #include <thread>
 
 #include "comm/transport/process_world.h"
+#include "comm/transport/region.h"
 #include "comm/transport/ring.h"
 #include "comm/transport/small.h"
 #include "comm/transport/streams.h"
@@ -25,6 +28,7 @@ class ShmGroup : public Transport {
   ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, uint64_t id);
   ~ShmGroup() override;
   const char* name() const override { return "shm"; }
+  uint64_t id() const override { return id_; }
   std::chrono::milliseconds timeout() const override { return world_->timeout(); }
 
   void run(int rank, Call call, std::chrono::milliseconds timeout) override;
@@ -34,13 +38,18 @@ class ShmGroup : public Transport {
   void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
+  std::shared_ptr<std::byte> memory(int rank, size_t bytes) override;
+  void memory_found() override;
 
  private:
   static constexpr int64_t kPart = 128 << 10;  // bytes
-  static constexpr uint64_t kParts = 3;
+  static constexpr int64_t kLeast = 8 << 10;   // that are worth a rank's coming
+  static constexpr uint64_t kParts = 4;
   struct Shared {
     std::atomic<uint32_t> attached{0};
     Event event;
+    // The next chunk of an all_reduce in place, below the number of the call: ranks take chunks as they can.
+    alignas(64) std::atomic<uint64_t> chunk{0};
   };
   struct alignas(64) Counters {
     std::atomic<uint64_t> calls{0};  // that the rank has begun
@@ -57,12 +66,18 @@ class ShmGroup : public Transport {
   Counters& counters(int rank) const { return *reinterpret_cast<Counters*>(area(rank)); }
   std::byte* facts(int rank, uint64_t number) const;
   std::byte* part(int rank, uint64_t number) const;
-  Event& event() const { return reinterpret_cast<Shared*>(segment_.data())->event; }
+  Shared& shared() const { return *reinterpret_cast<Shared*>(segment_.data()); }
+  Event& event() const { return shared().event; }
 
   /// One call at a time.
   void execute(const Call& call, std::chrono::milliseconds timeout);
   void execute_long(const Call& call, const CallFacts& mine, uint64_t number, std::chrono::milliseconds timeout);
   void move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number, std::chrono::milliseconds timeout);
+  void move_in_place(const Call& call, const std::vector<CallFacts>& calls, const Regions::Region& region,
+                     uint64_t number);
+  std::optional<int64_t> take_chunk(uint64_t number, int64_t chunks);
+  /// The region that all ranks' calls name.
+  std::shared_ptr<Regions::Region> common_region(const std::vector<CallFacts>& calls) const;
   void write_part(const Streams& s, int64_t index);
   void read_part(const Streams& s, int64_t index);
   /// Waits until all ranks' counters are at least `value`; throws what is in the way.
@@ -71,6 +86,7 @@ class ShmGroup : public Transport {
   template <class Ready>
   void await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   [[noreturn]] void time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  WaitFor missing(const Call& call, uint64_t number) const;
   void work();
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   void started_message(WorkState& work, int rank, int peer);
@@ -82,6 +98,8 @@ class ShmGroup : public Transport {
   Segment segment_;
   std::string segment_name_;
   Slots slots_;
+  const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();  // tensors in it may outlive the group
+  uint64_t next_region_ = 0;
   uint64_t next_ = 0, next_long_ = 0, next_part_ = 0;
 
   std::mutex executing_;

@@ -1,0 +1,164 @@
+// Memory of a group: what is in it, and that collectives give the same bits as with any other.
+#include <fstream>
+
+#include "tests/comm/ways.h"
+#include "tests/support/expect.h"
+#include "tutti/comm.h"
+#include "tutti/ops.h"
+#include "tutti/random.h"
+
+namespace tutti {
+namespace {
+
+using testing::HasSubstr;
+using namespace test;  // NOLINT
+
+struct GroupMemory : testing::TestWithParam<Way> {
+  void run(int n, const std::function<void()>& body) { GetParam().spawn(n, body, {}); }
+};
+INSTANTIATE_TEST_SUITE_P(Every, GroupMemory, every_way(), [](const auto& p) { return std::string(p.param.name); });
+
+Tensor in_group(const Tensor& x, const Group& group = {}) {
+  Tensor y = group_empty(x.sizes(), {.dtype = x.dtype(), .group = group});
+  y.copy_(x);
+  return y;
+}
+
+TEST_P(GroupMemory, ReductionsHaveTheBitsOfAnyOtherMemory) {
+  for (int n : {1, 2, 3, 4, 8})
+    run(n, [&] {
+      for (int64_t count : {1, 1000, 5001, 300'001})
+        for (DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::c64})
+          for (Reduce op : {Reduce::sum, Reduce::average, Reduce::product}) {
+            if (op == Reduce::average && dtype == DType::i32) continue;
+            Tensor plain = (randn({count}) * 3).to(dtype), mine = in_group(plain);
+            all_reduce(plain, {.op = op});
+            all_reduce(mine, {.op = op});
+            ASSERT_TRUE(equal(plain, mine)) << count << " of " << to_string(dtype) << " on " << n;
+          }
+    });
+}
+
+TEST_P(GroupMemory, EveryCollectiveTakesIt) {
+  run(3, [] {
+    int n = world_size();
+    int64_t rows = 40'000;
+    for (int round = 0; round < 3; ++round) {
+      Tensor x = randn({n * rows}), mine = in_group(x), part = x.narrow(0, 0, rows);
+      Tensor a = empty({rows}), b = empty({rows});
+      reduce_scatter(a, x);
+      reduce_scatter(b, mine);
+      EXPECT_TRUE(equal(a, b));
+      Tensor c = empty({n * rows}), d = empty({n * rows});
+      all_gather(c, part);
+      all_gather(d, mine.narrow(0, 0, rows));
+      EXPECT_TRUE(equal(c, d));
+      // A rank's part may be where its result will be.
+      Tensor place = in_group(zeros({n * rows}));
+      place.narrow(0, rank() * rows, rows).copy_(part);
+      all_gather(place, place.narrow(0, rank() * rows, rows));
+      EXPECT_TRUE(equal(c, place));
+      all_to_all(c, x);
+      all_to_all(d, mine);
+      EXPECT_TRUE(equal(c, d));
+      broadcast(x, {.root = round});
+      broadcast(mine, {.root = round});
+      EXPECT_TRUE(equal(x, mine));
+      x.add_(rank());
+      mine.add_(rank());
+      reduce(x, {.op = Reduce::max, .root = round});
+      reduce(mine, {.op = Reduce::max, .root = round});
+      EXPECT_TRUE(equal(x, mine));
+      Tensor e = in_group(zeros({rows}));
+      Tensor scattered = empty({rows});
+      TensorList inputs;
+      if (rank() == round)
+        inputs = {mine.narrow(0, 0, rows), mine.narrow(0, rows, rows), mine.narrow(0, 2 * rows, rows)};
+      scatter(e, inputs, {.root = round});
+      scatter(scattered, inputs, {.root = round});
+      EXPECT_TRUE(equal(e, scattered));
+    }
+  });
+}
+
+TEST_P(GroupMemory, MayBeMixedWithOther) {
+  run(3, [] {
+    Tensor plain = randn({50'000}), mine = in_group(plain), expected = plain.clone();
+    all_reduce(expected);
+    all_reduce(rank() == 1 ? plain : mine);  // not all name the region
+    EXPECT_TRUE(equal(rank() == 1 ? plain : mine, expected));
+    Tensor other = in_group(randn({60'000})), copy = other.clone();
+    Tensor a = other.narrow(0, rank() * 1000, 50'000), b = copy.narrow(0, rank() * 1000, 50'000).clone();
+    all_reduce(a);  // at another place in it on each rank
+    all_reduce(b);
+    EXPECT_TRUE(equal(a, b));
+    EXPECT_TRUE(equal(other.narrow(0, 0, rank() * 1000), copy.narrow(0, 0, rank() * 1000)));
+    Tensor first = group_empty({30'000}), second = group_empty({30'000});
+    first.fill_(1);
+    second.fill_(10);
+    all_reduce(rank() == 0 ? first : second);  // different regions
+    EXPECT_EQ((rank() == 0 ? first : second)[29'999].item<double>(), 21);
+    TensorList list = {other.narrow(0, 0, 100), other.narrow(0, 100, 40'000)}, same;
+    for (const Tensor& t : list) same.push_back(t.clone());
+    Work work = all_reduce_async(list);
+    all_reduce(same);
+    work.wait();
+    for (size_t k = 0; k < list.size(); ++k) EXPECT_TRUE(equal(list[k], same[k]));
+  });
+}
+
+TEST_P(GroupMemory, OutlivesItsGroup) {
+  run(2, [] {
+    Tensor kept;
+    for (int i = 0; i < 200; ++i) {
+      Group pair = world().subgroup({1, 0});
+      Tensor x = group_empty({5'000}, {.dtype = DType::f64, .group = pair});
+      x.fill_(rank() + i);
+      all_reduce(x, {.group = pair});
+      all_reduce(x, {});  // another group's memory is like any other to this one
+      kept = x;
+    }
+    EXPECT_EQ(kept[4'999].item<double>(), 2 * (1 + 2 * 199));
+    kept.resize_storage(0);
+    kept.resize_storage(40'000);
+    kept.fill_(1);
+    all_reduce(kept);
+    EXPECT_EQ(kept[0].item<double>(), 2);
+    EXPECT_EQ(group_empty({0, 3}).numel(), 0);
+  });
+}
+
+TEST_P(GroupMemory, IsOneSizeForAll) {
+  EXPECT_THAT(message_of<MismatchError>([&] { run(2, [] { group_empty({10 + rank()}); }); }), HasSubstr("asks for 4"));
+}
+
+#ifndef TUTTI_SANITIZE_THREAD
+TEST(GroupMemoryOfProcesses, IsTakenBackAndLeavesNothing) {
+  spawn_checked_processes(2,
+                          [] {
+                            auto mapped = [] {
+                              std::ifstream maps("/proc/self/maps");
+                              int count = 0;
+                              for (std::string line; std::getline(maps, line);)
+                                count += line.find("/dev/shm/tutti-") != std::string::npos;
+                              return count;
+                            };
+                            barrier();
+                            int before = mapped();
+                            for (int i = 0; i < 20; ++i) {
+                              Tensor x = group_empty({100'000});
+                              x.fill_(1);
+                              all_reduce(x);
+                              EXPECT_EQ(mapped(), before + 1);
+                            }
+                            EXPECT_EQ(mapped(), before);
+                            // Shared memory has not so much, and neither has any other.
+                            EXPECT_THROW(group_empty({int64_t{1} << 44}, {.dtype = DType::u8}), MemoryError);
+                            EXPECT_EQ(mapped(), before);
+                          },
+                          {});
+}
+#endif
+
+}  // namespace
+}  // namespace tutti
