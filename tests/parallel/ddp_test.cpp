@@ -35,6 +35,16 @@ TUTTI_RANK_TEST(Ddp, EqualsOneProcessWithAllBatches) {
   ddp.check_equal();
 }
 
+TUTTI_RANK_TEST(Ddp, TellsHowLongItTook) {
+  DistributedDataParallel ddp(seeded<Mlp>(), {.bucket_bytes = 300});
+  EXPECT_EQ(ddp.communication_time().total, 0);
+  for (int i = 0; i < 2; ++i) ddp(numbers({2, 6}, 1)).sum().backward();
+  auto time = ddp.communication_time();
+  EXPECT_GT(time.total, 0);
+  EXPECT_GT(time.exposed, 0);
+  EXPECT_LT(time.total + time.exposed, 60);
+}
+
 TUTTI_RANK_TEST(Ddp, GradientsAreViewsOfBuckets) {
   Mlp net = seeded<Mlp>();
   DistributedDataParallel ddp(net);

@@ -77,6 +77,12 @@ struct UnusedParameters {
   std::vector<std::string> everywhere;  // nobody did: their gradients are as they were before
 };
 
+/// How long the last backward pass that averaged gradients had to do with other ranks, in seconds.
+struct CommunicationTime {
+  double total = 0;    // while collectives of buckets were under way (with a hook: `exposed`)
+  double exposed = 0;  // backward was through and waited for them; the rest was hidden behind its work
+};
+
 class Reducer;
 
 /// While it lives, backward adds to this rank's gradients only. The first backward after it averages the sum.
@@ -99,6 +105,7 @@ class DdpBase {
   /// How many samples the next backward is about, for Average::samples. Losses are means over them.
   void set_samples(double count);
   UnusedParameters unused_parameters() const;
+  CommunicationTime communication_time() const;
   /// MismatchError if parameters are not the same bits on all ranks, which names the first one that differs. All ranks
   /// must call it.
   void check_equal() const;
