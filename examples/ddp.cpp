@@ -155,6 +155,24 @@ void hooks() {
   });
 }
 
+void local_sgd() {
+  spawn_ranks(2, [] {
+    auto nothing = [](parallel::GradientBucket&) { return std::function<void()>(); };
+    parallel::DistributedDataParallel ddp(Net{}, {.hook = nothing});  // each rank takes its own steps ...
+    optim::SGD sgd(ddp.parameters(), {.lr = 0.05});
+    for (int step = 1; step <= 16; ++step) {
+      sgd.zero_grad();
+      cross_entropy(ddp(randn({8, 16})), randint(0, 4, {8})).backward();
+      sgd.step();
+      if (step % 8 == 0) {  // ... and now and then they meet in the middle
+        NoGrad guard;
+        all_reduce(ddp.parameters(), {.op = Reduce::average});
+      }
+    }
+    ddp.check_equal();
+  });
+}
+
 void errors() {
   spawn_ranks(3, [] {
     show_error([] {
@@ -192,5 +210,6 @@ int main() {
   batch_norms();
   uneven_inputs();
   hooks();
+  local_sgd();
   errors();
 }

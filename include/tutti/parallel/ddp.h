@@ -47,7 +47,7 @@ struct GradientBucket {
   Tensor buffer;          // all of them, flat; zeros in between
   TensorList gradients;   // each as a part of the buffer ...
   TensorList parameters;  // ... and whose it is
-  int64_t index = 0;  // 0 is the first to be ready; the same parameters have the same index in all steps but the first
+  int64_t index = 0;      // 0 is the first to be ready. What is kept between steps is best kept by parameter
   ReduceOptions average;  // all_reduce_async(x, bucket.average) makes x what DistributedDataParallel would
 };
 /// In place of all_reduce: starts to make bucket.buffer the average over ranks, without waiting, and returns what
@@ -61,11 +61,11 @@ struct DdpOptions {
   Group group = {};                                        // default: the world
   int root = 0;                                            // in the group: whose parameters and buffers all begin with
   int64_t bucket_bytes = 4 << 20;                          // a bucket is closed when it has so many
-  Average average = Average::ranks;                        //
+  Average average = Average::ranks;                        // what the average counts
   bool static_graph = false;                               // every step uses what the first one used, as often
-  BufferPolicy buffers = BufferPolicy::broadcast;          //
+  BufferPolicy buffers = BufferPolicy::broadcast;          // what becomes of them
   std::map<std::string, BufferPolicy> buffer_policy = {};  // by name: those that are not as `buffers` says
-  CommunicationHook hook = {};                             //
+  CommunicationHook hook = {};                             // in place of all_reduce
   int64_t checksum_every = 0;                              // steps: see check_equal(); 0: never
   std::optional<std::chrono::milliseconds> timeout = {};   // of its collectives; default: the world's
   Place place = Place::current();                          // errors name it. Never given by hand
