@@ -166,10 +166,10 @@ void HostsWorld::keep(const std::stop_token& stop) {
   }
   if (failed()) announce();
   store_->cancel();  // a rank that still meets the others waits for nobody any more
-  if (Wire* wire = to_wake_.load()) {
-    wire->wake();
-    wire->nudge();
-  }
+  if (Wire* wire = to_wake_.load()) wire->wake();
+  std::lock_guard lock(carrying_);
+  has_news_ = true;
+  to_carry_.notify_one();
 }
 
 void HostsWorld::take_news() {
