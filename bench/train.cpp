@@ -87,12 +87,26 @@ std::function<void()> gpt() {
   return step_of(Gpt(), [x, y](auto& n) { return cross_entropy(n(x).view({-1, kVocabulary}), y); });
 }
 
+std::function<void()> product() {
+  return [a = randn({1024, 1024}), b = randn({1024, 1024})] { matmul(a, b); };
+}
+
 struct Model {
   const char* name;
   std::function<void()> (*make)();
-  double of_peer;  // wanted on one thread
+  double of_peer = NAN;  // wanted on one thread
+  // GFLOP of its products, forward and both gradients (not that of the first layer's input): the least that a step can
+  // take, at the rate of a large product. Convolutions by Winograd need fewer than they are counted as: not given.
+  double products = NAN;
 };
-constexpr Model kModels[] = {{"mlp", mlp, 0.6}, {"lstm", lstm, 0.45}, {"cnn", cnn, 0.5}, {"gpt", gpt, 0.5}};
+constexpr double kGptTokens = kBatch * kLength;
+constexpr Model kModels[] = {
+    {"mlp", mlp, 0.6, 8 * 2e-9 * 64 * 1024 * 1024},
+    {"lstm", lstm, 0.45, (3 * 6 - 1) * 2e-9 * 100 * 12 * 256 * 1024},
+    {"cnn", cnn, 0.5},
+    {"gpt", gpt, 0.5, 3 * 2e-9 * kGptTokens* kWidth*(kLayers * (12 * kWidth + 2 * kLength) + kVocabulary)},
+};
+constexpr Model kProduct{"product", product, NAN, 2e-9 * 1024 * 1024 * 1024};
 
 void use_threads(int threads) {
   context().threads = threads;
@@ -117,6 +131,7 @@ int serve(const std::string& who, const std::string& name, int threads) {
   Contender work;
   for (auto& model : kModels)
     if (model.name == name) work = who == "tutti" ? contender(who, model.make()) : libtorch(name, {});
+  if (name == kProduct.name) work = contender(who, kProduct.make());
   if (!work.run) return 2;
   char question[16];
   for (int64_t count; std::scanf("%15s %ld", question, &count) == 2;) {
@@ -180,7 +195,13 @@ Contender in_process(const std::string& who, const char* name, int threads) {
           [process](int64_t n, Time time) { return process->run(n, time); }};
 }
 
-void report_time(const Options& options, const Model& model, int threads) {
+/// Seconds a GFLOP of a large product.
+double rate_of_products(const Options& options, int threads) {
+  return measure({in_process("tutti", kProduct.name, threads)}, time_for(threads), options)[0].median /
+         kProduct.products;
+}
+
+void report_time(const Options& options, const Model& model, int threads, double rate) {
   std::string name = fmt::format("{}_{}", model.name, threads);
   if (!options.wants(name)) return;
   auto t = measure({in_process("tutti", model.name, threads), in_process("libtorch", model.name, threads)},
@@ -191,7 +212,9 @@ void report_time(const Options& options, const Model& model, int threads) {
           .peer = "pytorch",
           .peer_value = t[1].median * 1e3,
           .want = threads == 1 ? Want{Want::ratio_at_most, model.of_peer} : Want{},
-          .extra = {{"best", t[0].best * 1e3},
+          .extra = {{"products", model.products * rate * 1e3},
+                    {"products_of_peer", model.products * rate / t[1].median},
+                    {"best", t[0].best * 1e3},
                     {"best_pytorch", t[1].best * 1e3},
                     {"spread", t[0].spread},
                     {"spread_pytorch", t[1].spread},
@@ -237,13 +260,17 @@ int main(int argc, char** argv) {
   bench::Options options = start(argc, argv, "the cost of a training step, beside PyTorch");
   std::vector<int> threads = options.threads ? std::vector{options.threads} : std::vector{1, 2};
   if (!options.threads && cores() < 2) threads.pop_back();
-  print_header("train", threads, details(),
-               "ms a training step (forward, backward, Adam) of mlp 3x1024 batch 64, lstm 3x256 batch 12 length 100, "
-               "cnn of 3 convolutions batch 32 at 32x32, gpt 4 layers 128 wide length 64 batch 8; _1 and _2: threads; "
-               "processor time with 1 thread, wall time with more; _memory: MiB at most beyond idle, 1 thread");
+  print_header(
+      "train", threads, details(),
+      "ms a training step (forward, backward, Adam) of mlp 3x1024 batch 64, lstm 3x256 batch 12 length 100, "
+      "cnn of 3 convolutions batch 32 at 32x32, gpt 4 layers 128 wide length 64 batch 8; _1 and _2: threads; "
+      "processor time with 1 thread, wall time with more; products: what the products alone would take at the rate of "
+      "one of 1024^3; _memory: MiB at most beyond idle, 1 thread");
   if (!have_libtorch) fmt::print("note no PyTorch here: Tutti is measured alone (make bench PEERS=1 installs it)\n");
-  for (int t : threads)
-    for (auto& model : kModels) report_time(options, model, t);
+  for (int t : threads) {
+    double rate = rate_of_products(options, t);
+    for (auto& model : kModels) report_time(options, model, t, rate);
+  }
   for (auto& model : kModels) report_memory(options, model);
   report_summary();
 }

@@ -176,6 +176,7 @@ struct Operator {
   Infer infer = nullptr;
   Kernel cpu = nullptr;
   Kernel cuda = nullptr;
+  Kernel meta = nullptr;        // only where kernels make the outputs (dynamic_shape): makes them of meta tensors
   Gradient gradient = nullptr;  // null: not differentiable (the result never requires a gradient)
   // Bit k: the gradient reads the value of input (output) k. What is not saved can be freed or changed at once.
   uint32_t saves_inputs = 0;
@@ -190,7 +191,7 @@ struct Operator {
   AutocastPolicy autocast = AutocastPolicy::none;
 
   Kernel kernel(DeviceKind kind) const {
-    return kind == DeviceKind::cpu ? cpu : kind == DeviceKind::cuda ? cuda : nullptr;
+    return kind == DeviceKind::cpu ? cpu : kind == DeviceKind::cuda ? cuda : meta;
   }
 };
 

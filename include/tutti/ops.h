@@ -187,10 +187,12 @@ Tensor copy_to(const Tensor& x, Device device);
 Tensor clone(const Tensor& x, MemoryFormat format = MemoryFormat::preserve);
 Tensor contiguous(const Tensor& x, MemoryFormat format = MemoryFormat::contiguous);
 
-// ---- view: the same storage seen otherwise; and shape operators that copy
+// ---- view: the same storage seen otherwise; and shape operators that copy. They have no in-place forms: x = x.t().
 Tensor view(const Tensor& x, const Shape& sizes);
 /// The same bytes as another dtype (the last dim is divided or multiplied); not differentiable.
 Tensor view_dtype(const Tensor& x, DType dtype);
+/// The same memory as a tensor of another logical device of the same kind: cpu:1 sees what cpu:0 has.
+Tensor view_on(const Tensor& x, Device device);
 Tensor reshape(const Tensor& x, const Shape& sizes);
 Tensor permute(const Tensor& x, const Shape& dims);
 Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1);

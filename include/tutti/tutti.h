@@ -19,6 +19,7 @@
 #include "tutti/ops/pool.h"       // IWYU pragma: export
 #include "tutti/ops/rnn.h"        // IWYU pragma: export
 #include "tutti/optim.h"          // IWYU pragma: export
+#include "tutti/parallel.h"       // IWYU pragma: export
 #include "tutti/progress.h"       // IWYU pragma: export
 #include "tutti/random.h"         // IWYU pragma: export
 #include "tutti/tensor.h"         // IWYU pragma: export

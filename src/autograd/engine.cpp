@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "autograd/meta.h"
 #include "base/check.h"
@@ -25,6 +26,17 @@ thread_local int depth = 0;  // backward passes that this thread is inside of
 struct DepthGuard {
   DepthGuard() { ++depth; }
   ~DepthGuard() { --depth; }
+};
+
+// The outermost of those passes, also in the threads that work for it.
+thread_local GraphTask* current_pass = nullptr;
+
+struct PassGuard {
+  explicit PassGuard(GraphTask* pass) : saved(std::exchange(current_pass, pass)) {}
+  ~PassGuard() { current_pass = saved; }
+  PassGuard(const PassGuard&) = delete;
+  PassGuard& operator=(const PassGuard&) = delete;
+  GraphTask* saved;
 };
 
 // Gradients of one output that came along several edges add up; the buffer may be reused if nobody else has it.
@@ -246,12 +258,14 @@ void GraphTask::run_workers() {
   Context mine = context();
   for (auto& [key, queue] : queues_) {
     Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
-    jobs.push_back(Workers::instance().start(device, [this, mine, device, &queue = queue]() mutable {
-      mine.device = device;
-      if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
-      ContextGuard guard(mine);
-      work(queue);
-    }));
+    jobs.push_back(
+        Workers::instance().start(device, [this, mine, device, pass = current_pass, &queue = queue]() mutable {
+          PassGuard inside(pass);
+          mine.device = device;
+          if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
+          ContextGuard guard(mine);
+          work(queue);
+        }));
   }
   for (auto& job : jobs) job.wait();
 }
@@ -272,7 +286,42 @@ void GraphTask::cancel(std::exception_ptr error) {
   for (auto& [key, queue] : queues_) queue.wake.notify_all();
 }
 
+bool after_backward(std::function<void(bool)> f) {
+  GraphTask* pass = current_pass;
+  if (!pass || !pass->accumulates()) return false;
+  std::lock_guard lock(pass->mutex_);
+  pass->callbacks_.push_back(std::move(f));
+  return true;
+}
+
+void GraphTask::run_callbacks(bool well) {
+  while (true) {  // one may ask for another
+    std::function<void(bool)> next;
+    {
+      std::lock_guard lock(mutex_);
+      if (callbacks_.empty()) return;
+      next = std::move(callbacks_.front());
+      callbacks_.erase(callbacks_.begin());
+    }
+    next(well);
+  }
+}
+
 void GraphTask::run() {
+  if (current_pass) return run_nodes();
+  PassGuard outermost(this);
+  try {
+    run_nodes();
+    if (callbacks_.empty()) return;
+    ModeGuard mode(options_.create_graph ? uint32_t{kGradMode} : 0, options_.create_graph ? kInferenceMode : kGradMode);
+    run_callbacks(true);
+  } catch (...) {
+    run_callbacks(false);
+    throw;
+  }
+}
+
+void GraphTask::run_nodes() {
   // Passes started from within hooks nest; beyond a depth the stack is somebody else's.
   if (depth >= kMaxDepth) {
     std::exception_ptr error;
@@ -280,10 +329,11 @@ void GraphTask::run() {
     Context mine = context();
     Workers::instance()
         .start(mine.device,
-               [&] {
+               [&, pass = current_pass] {
+                 PassGuard inside(pass);
                  ContextGuard guard(mine);
                  try {
-                   run();
+                   run_nodes();
                  } catch (...) {
                    error = std::current_exception();
                  }

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -39,6 +40,8 @@ class GraphTask {
 
   /// Runs all of it: in this thread if one device takes part, else with a worker for each. Rethrows the first error.
   void run();
+  /// Whether gradients that reach leaves are accumulated there, as grad() does not.
+  bool accumulates() const { return captures_.empty() || !options_.captures_only; }
 
  private:
   struct Pending {
@@ -71,6 +74,9 @@ class GraphTask {
     Tensor gradient;
   };
 
+  friend bool after_backward(std::function<void(bool)> f);
+  void run_nodes();
+  void run_callbacks(bool well);
   uint32_t find_or_add(Node* node);
   uint32_t find(const Node* node) const;
   void grow_table();
@@ -98,7 +104,14 @@ class GraphTask {
   std::map<int, Queue> queues_;  // by device
   Queue* only_ = nullptr;
   std::exception_ptr error_;
+  std::vector<std::function<void(bool)>> callbacks_;  // of the outermost task: see after_backward()
 };
+
+/// From within a hook or node: calls f when the backward pass that this thread works for has run, before it returns.
+/// The pass is the outermost: one that a node starts itself (checkpointing) is part of it. f is told whether it went
+/// well; if so, what f throws is thrown by the pass. False, and nothing will be called: there is no pass, or it is one
+/// of grad(), which accumulates nothing.
+bool after_backward(std::function<void(bool well)> f);
 
 /// Runs backward from these roots, accumulating leaves as usual, but gradients that reach `inputs` are returned instead
 /// and go no further.

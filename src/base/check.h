@@ -7,7 +7,11 @@
 #include "tutti/dtype.h"
 #include "tutti/error.h"
 #include "tutti/shape.h"
-#include "tutti/tensor.h"
+
+namespace tutti {
+class Tensor;
+std::string describe(const Tensor& x);
+}  // namespace tutti
 
 template <>
 struct fmt::formatter<tutti::Shape> : fmt::formatter<std::string> {

@@ -11,9 +11,6 @@ Isa best_isa();
 
 }  // namespace tutti
 
-// Inside a *.isa.cpp: the namespace of this compilation.
-#include "tutti/pointwise/isa.h"
-
 #ifdef TUTTI_HAVE_ISA_V3
 #define TUTTI_IF_V3(...) __VA_ARGS__
 #else

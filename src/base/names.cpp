@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
@@ -13,6 +14,24 @@ std::string demangle(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
+namespace {
+
+// Where the function begins that the text ends with, "run(int) const"; the text's end if it ends with none. Types that
+// are local to a function have it in their names.
+size_t start_of_function(const std::string& text) {
+  size_t end = text.ends_with(" const") ? text.size() - 6 : text.size();
+  if (end == 0 || text[end - 1] != ')') return text.size();
+  int depth = 0;
+  do {
+    --end;
+    depth += text[end] == ')' ? 1 : text[end] == '(' ? -1 : 0;
+  } while (depth > 0 && end > 0);
+  while (end > 0 && (isalnum(static_cast<unsigned char>(text[end - 1])) || text[end - 1] == '_')) --end;
+  return end;
+}
+
+}  // namespace
+
 std::string short_name(const std::type_info& type) {
   std::string full = demangle(type.name()), result;
   size_t word = 0;  // where the current qualified name begins in result
@@ -20,7 +39,8 @@ std::string short_name(const std::type_info& type) {
     if (full.compare(i, 21, "(anonymous namespace)") == 0) {
       i += 20;
     } else if (full.compare(i, 2, "::") == 0) {
-      result.resize(word);
+      result.resize(std::min(word, start_of_function(result)));
+      word = result.size();
       ++i;
     } else {
       result += full[i];

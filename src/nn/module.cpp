@@ -2,6 +2,7 @@
 #include "tutti/nn/module.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 
 #include "base/check.h"
@@ -25,11 +26,14 @@ ModuleBase::~ModuleBase() = default;
 ModuleBase::ModuleBase(ModuleBase&&) noexcept = default;
 ModuleBase& ModuleBase::operator=(ModuleBase&&) noexcept = default;
 ModuleBase::ModuleBase(const ModuleBase& other)
-    : hooks_(other.hooks_ ? std::make_unique<detail::Hooks>(*other.hooks_) : nullptr), training_(other.training_) {}
+    : hooks_(other.hooks_ ? std::make_unique<detail::Hooks>(*other.hooks_) : nullptr),
+      training_(other.training_),
+      replica_(other.replica_) {}
 ModuleBase& ModuleBase::operator=(const ModuleBase& other) {
   if (this == &other) return *this;
   hooks_ = other.hooks_ ? std::make_unique<detail::Hooks>(*other.hooks_) : nullptr;
   training_ = other.training_;
+  replica_ = other.replica_;
   return *this;
 }
 
@@ -146,6 +150,14 @@ void ModuleBase::to(const ModuleOptions& options) {
 }
 
 void ModuleBase::zero_grad() {
+  if (replica_) {
+    std::fprintf(
+        stderr,
+        "tutti: zero_grad() of a replica of %s has no effect: gradients are in the module that it is a replica "
+        "of; call it there\n",
+        type_name().c_str());
+    return;
+  }
   walk(
       *this,
       [](const std::string&, Parameter& p) {

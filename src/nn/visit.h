@@ -8,8 +8,9 @@
 
 namespace tutti::nn::detail {
 
+/// A wrapper that wants to leave no trace in paths gives what it wraps no name.
 inline std::string join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
+  return path.empty() || name.empty() ? path + name : path + "." + name;
 }
 
 /// Calls on_parameter(path, Parameter&), on_buffer(path, Buffer&) for the module and all below, in the order of their

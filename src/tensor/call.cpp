@@ -51,6 +51,7 @@ Tensor make_output(const Operator& op, const TensorSpec& spec, std::span<const T
     Tensor view = make_alias(x, spec.sizes, spec.strides, spec.offset);
     TensorImpl* v = impl(view);
     v->dtype = spec.dtype;
+    v->device = spec.device;
     v->number = false;
     v->base = impl(x)->base.defined() ? impl(x)->base : x;
     v->base_generation = impl(v->base)->autograd ? impl(v->base)->autograd->generation : 0;

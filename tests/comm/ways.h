@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <ostream>
 #include <stdexcept>
@@ -59,6 +60,12 @@ inline std::vector<Way> all_ways() { return {kThreads}; }
 #else
 inline std::vector<Way> all_ways() { return {kThreads, kProcesses, kUcx, kHosts, kGloo}; }
 #endif
+/// Of ranks that see each other's memory: circles are found only there.
+inline std::vector<Way> one_host_ways() {
+  std::vector<Way> ways = all_ways();
+  ways.resize(std::min<size_t>(ways.size(), 2));
+  return ways;
+}
 inline auto every_way() { return testing::ValuesIn(all_ways()); }
 
 }  // namespace tutti::test

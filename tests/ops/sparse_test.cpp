@@ -387,5 +387,43 @@ TEST(Sparse, PublicOperators) {
   EXPECT_EQ(values(mm(x, ones({3, 1}, {f64}))), (Doubles{5, 1}));
 }
 
+// What is known without values: sizes, dtype, layout, and entries where they do not depend on values.
+TEST(Sparse, MetaTensors) {
+  Tensor x = example(), dense = ones({2, 3}, {f64}), wide = ones({3, 4}, {f64});
+  Tensor mx = copy_to(x, "meta"), mdense = copy_to(dense, "meta"), mwide = copy_to(wide, "meta");
+  EXPECT_TRUE(mx.is_sparse());
+  auto alike = [](const Tensor& real, const Tensor& meta) {
+    EXPECT_TRUE(meta.device().is_meta());
+    EXPECT_EQ(meta.sizes(), real.sizes());
+    EXPECT_EQ(meta.dtype(), real.dtype());
+    ASSERT_EQ(meta.is_sparse(), real.is_sparse());
+    if (!real.is_sparse()) return;
+    EXPECT_EQ(meta.sparse_dim(), real.sparse_dim());
+    EXPECT_GE(entries_of(meta), entries_of(real));
+  };
+  alike(x, sparse_coo(empty({2, 3}, {.dtype = i64, .device = "meta"}), empty({3}, {.dtype = f64, .device = "meta"}),
+                      {2, 3}));
+  alike(x, mx);
+  alike(x.to(f32), mx.to(f32));
+  alike(to_dense(x), to_dense(mx));
+  alike(coalesce(x), coalesce(mx));
+  alike(sparse_values(x), sparse_values(mx));
+  alike(sparse_indices(x), sparse_indices(mx));
+  alike(x + x, mx + mx);
+  alike(x.to(f32) - x, mx.to(f32) - mx);
+  alike(x + dense, mx + mdense);
+  alike(x * 2, mx * 2);
+  alike(x / 2, mx / 2);
+  alike(x * dense, mx * mdense);
+  alike(x * x, mx * mx);
+  alike(-x, -mx);
+  alike(mm(x, wide), mm(mx, mwide));
+  alike(mm(dense.t(), x), mm(mdense.t(), mx));
+  EXPECT_EQ(entries_of(mx + mx), 6);
+  EXPECT_THAT(to_string(mx), HasSubstr("meta"));
+  EXPECT_THROW(to_sparse(mdense), DeviceError);  // how many are not zero nobody knows
+  EXPECT_THROW(mx.to(Device("cpu")), DeviceError);
+}
+
 }  // namespace
 }  // namespace tutti

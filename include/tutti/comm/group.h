@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/comm/fault.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -27,6 +28,12 @@ struct RankFailure : Error {
 };
 /// Ranks called different collectives, or the same one with different shapes, dtypes, roots or reductions.
 struct MismatchError : Error {
+  using Error::Error;
+};
+
+/// Ranks wait for each other in a circle, none of them for itself: the text says who waits for whom, in which call, at
+/// which line. All ranks get it.
+struct DeadlockError : Error {
   using Error::Error;
 };
 
@@ -81,6 +88,8 @@ int world_size();
 struct SpawnOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of collectives that name none themselves
   uint64_t seed = 0;                                            // rank r draws from a stream of its own
+  std::vector<Fault> faults = {};                               // to be met on purpose, drawn by the seed
+  std::string trace = {};  // folder where ranks leave their flight records; "": TUTTI_TRACE, if that is set
   // Of processes: what carries their calls, "shm", or for trying out on one host what is meant for several: "ucx" or
   // "gloo", or "shm+ucx" or "shm+gloo" with `hosts`, which says for each rank the number of the host it pretends to be
   // on.

@@ -162,6 +162,8 @@ class ModuleBase {
   // ---- For Module<Derived> and the library
   virtual void visit_fields(detail::FieldVisitor& visitor) = 0;
   virtual std::unique_ptr<ModuleBase> copy() const = 0;
+  /// Its parameters are those of another module, as seen from a device: gradients arrive there.
+  void set_replica() { replica_ = true; }
 
  protected:
   bool has_hooks() const { return hooks_ != nullptr; }
@@ -172,6 +174,7 @@ class ModuleBase {
   detail::Hooks& own_hooks();
   std::unique_ptr<detail::Hooks> hooks_;
   bool training_ = true;
+  bool replica_ = false;
 };
 
 /// The tree of modules with sizes and parameter counts.

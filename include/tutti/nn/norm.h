@@ -76,9 +76,14 @@ struct InstanceNormOptions {
   operator BatchNormOptions() const { return {eps, momentum, affine, track_running_stats}; }  // NOLINT
 };
 
+/// Where the statistics of a batch come from, when not from the batch alone: see parallel::sync_batch_norms. It gives
+/// those of all batches that count, differentiably.
+using StatisticsSource = std::function<BatchStatistics(const Tensor& x)>;
+
 namespace detail {
 Tensor run_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor& mean, Tensor& var,
-                      Tensor& batches, const BatchNormOptions& options, bool training, bool instance);
+                      Tensor& batches, const BatchNormOptions& options, bool training, bool instance,
+                      const StatisticsSource* source);
 void check_dims(const char* layer, const Tensor& x, int64_t least, int64_t most);
 
 template <class Derived, int64_t Least, int64_t Most, bool Instance>
@@ -86,7 +91,8 @@ struct BatchNormLayer : Module<Derived> {
   Parameter weight, bias;
   Buffer running_mean, running_var, num_batches_tracked;
   BatchNormOptions options;
-  TUTTI_FIELDS(weight, bias, running_mean, running_var, num_batches_tracked, options)
+  std::shared_ptr<const StatisticsSource> statistics;  // null: the batch
+  TUTTI_FIELDS(weight, bias, running_mean, running_var, num_batches_tracked, options, statistics)
 
   explicit BatchNormLayer(int64_t channels, const BatchNormOptions& options) : options(options) {
     if (options.affine) {
@@ -102,7 +108,7 @@ struct BatchNormLayer : Module<Derived> {
   Tensor forward(const Tensor& x) {
     check_dims(Instance ? "InstanceNorm" : "BatchNorm", x, Least, Most);
     return run_batch_norm(x, weight, bias, running_mean, running_var, num_batches_tracked, options, this->is_training(),
-                          Instance);
+                          Instance, statistics.get());
   }
 };
 }  // namespace detail

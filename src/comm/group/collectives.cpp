@@ -96,7 +96,7 @@ struct Draft {
   }
   void run() {
     NoGrad guard;
-    group->group->run(group->rank, std::move(call), timeout);
+    group->run(std::move(call), timeout);
     finish(copy_back, written());
   }
   std::shared_ptr<WorkState> work() const {
@@ -108,7 +108,7 @@ struct Draft {
   Work start() {
     NoGrad guard;
     auto work = this->work();
-    group->group->start(group->rank, std::move(call), work);
+    group->start(std::move(call), work);
     return Work(work, group->group);
   }
   // What was written in place, whose version must say so.
@@ -129,7 +129,7 @@ struct Draft {
 // The common case without the ceremony of the general one: a dense tensor whose memory is used as it is. False: not so.
 template <class Options>
 bool run_directly(Call& call, const Tensor& x, const Options& o) {
-  auto* group = static_cast<const RankGroup*>(o.group.defined() ? o.group.handle().get() : context().world.get());
+  auto* group = static_cast<RankGroup*>(o.group.defined() ? o.group.handle().get() : context().world.get());
   if (!group || group->rank < 0 || !x.defined() || !x.device().is_cpu() || x.is_sparse() || !x.is_contiguous() ||
       (grad_enabled() && x.requires_grad()) || call.root < 0 || call.root >= group->group->size())
     return false;
@@ -139,7 +139,7 @@ bool run_directly(Call& call, const Tensor& x, const Options& o) {
   call.out.push_back({x.raw_data(), x.numel()});
   bool writes = call.kind == Kind::all_reduce || group->rank != call.root;
   if (call.kind == Kind::all_reduce) call.in.push_back({x.raw_data(), x.numel()});
-  group->group->run(group->rank, std::move(call), o.timeout.value_or(group->group->timeout()));
+  group->run(std::move(call), o.timeout.value_or(group->group->timeout()));
   if (writes && x.numel()) x.set_version(x.version() + 1);
   return true;
 }
@@ -360,7 +360,7 @@ Work start_send(const Tensor& x, int to, const MessageOptions& o) {
   d.describe(x);
   d.call.in.push_back(d.in(x));
   auto work = d.work();
-  d.group->group->start_send(d.group->rank, to, o.tag, std::move(d.call), work);
+  d.group->send(to, o.tag, std::move(d.call), work);
   return Work(work, d.group->group);
 }
 
@@ -370,7 +370,7 @@ Work start_recv(const Tensor& x, int from, const MessageOptions& o) {
   d.describe(x);
   d.call.out.push_back(d.out(x, false));
   auto work = d.work();
-  d.group->group->start_receive(d.group->rank, from, o.tag, std::move(d.call), work);
+  d.group->receive(from, o.tag, std::move(d.call), work);
   return Work(work, d.group->group);
 }
 
@@ -402,15 +402,25 @@ Group Group::split(int64_t colour, int64_t key) const {
 
 // ---- Work
 
+namespace {
+
+void rethrow(const WorkState& work) {
+  if (!work.error()) return;
+  if (work.owner) work.owner->leave(work.error());
+  std::rethrow_exception(work.error());
+}
+
+}  // namespace
+
 void Work::wait() {
   if (!state_) return;
   group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
-  if (state_->error()) std::rethrow_exception(state_->error());
+  rethrow(*state_);
 }
 bool Work::wait_for(std::chrono::nanoseconds time) {
   if (!state_) return true;
   if (!group_->wait(*state_, comm::Clock::now() + time, true)) return false;
-  if (state_->error()) std::rethrow_exception(state_->error());
+  rethrow(*state_);
   return true;
 }
 bool Work::done() const { return !state_ || state_->done(); }

@@ -29,21 +29,27 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
 
 }  // namespace
 
-CallFacts facts_of(const Call& call, int rank, int size) {
-  CallFacts facts;
-  CallHeader& h = facts.header;
+CallHeader header_of(const Brief& call) {
+  CallHeader h;
   h.kind = call.kind;
   h.dtype = call.dtype;
   h.op = call.op;
-  h.weighted = call.weighted;
   h.root = call.root;
-  h.tensors = static_cast<uint32_t>(std::max(call.in.size(), call.out.size()));
+  h.tensors = static_cast<uint32_t>(call.tensors);
   h.dims = static_cast<uint32_t>(call.shape.size());
   for (size_t d = 0; d < std::min(call.shape.size(), CallHeader::kDims); ++d) h.shape[d] = call.shape[d];
-  h.line = call.place.line();
-  std::string_view file = call.place.file_name();
+  h.line = call.line;
+  std::string_view file = call.file;
   file.remove_prefix(std::min(file.size(), file.rfind('/') + 1));
   file.copy(h.file, CallHeader::kFileBytes - 1);
+  return h;
+}
+
+CallFacts facts_of(const Call& call, int rank, int size) {
+  CallFacts facts;
+  CallHeader& h = facts.header;
+  h = header_of(brief(call));
+  h.weighted = call.weighted;
   h.factor = call.factor;
   bool gives = call.kind != Kind::broadcast || rank == call.root;
   if (gives)

@@ -36,6 +36,8 @@ struct CallFacts {
   void write(std::byte* to, int size) const;
   static CallFacts read(const std::byte* from, int size);
 };
+/// Without what only facts_of() knows: how much there is of everything.
+CallHeader header_of(const Brief& call);
 CallFacts facts_of(const Call& call, int rank, int size);
 std::string describe(const CallFacts& facts);
 

@@ -62,7 +62,7 @@ Group Group::subgroup(const std::vector<int>& ranks) const {
     if (ranks[i] == self.rank) mine = static_cast<int>(i);
   }
   check<ValueError>(!ranks.empty(), "subgroup", "a group needs at least one rank");
-  return Group(std::make_shared<RankGroup>(self.group->subgroup(self.rank, ranks), mine));
+  return Group(std::make_shared<RankGroup>(self.group->subgroup(self.rank, ranks), mine, self.state));
 }
 
 std::string to_string(const Group& group) {
@@ -87,6 +87,7 @@ int world_size() { return world().size(); }
 void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options) {
   check<ValueError>(n >= 1, "spawn_ranks", "needs at least one rank, not {}", n);
   auto world = std::make_shared<World>(n, options.timeout);
+  for (int r = 0; r < n; ++r) world->state(r)->apply(options);
   // Ranks may end before others begin; what they sent waits in the group.
   auto everyone = comm::make_handle(world, 0);
   Context outer = context();
@@ -105,6 +106,7 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     mine.world = comm::make_handle(world, rank);
     ContextGuard guard(mine);
     mine = {};
+    world->waits().enter(rank);
     try {
       body();
     } catch (...) {
@@ -120,6 +122,7 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
       }
       world->fail(rank, comm::text_of(error));
     }
+    world->state(rank)->leave(errors[static_cast<size_t>(rank)]);
     world->ended(rank);
   };
   std::vector<std::thread> threads;

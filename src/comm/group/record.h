@@ -1,9 +1,9 @@
 // The flight record: what a rank called lately, in fixed memory, always on.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -24,28 +24,59 @@ class SpinLock {
   std::atomic<bool> flag_{false};
 };
 
+enum class CallStatus : uint8_t { waiting, done, failed };
+const char* name(CallStatus status);
+
 struct Recorded {
-  uint64_t group = 0, sequence = 0;  // of messages: the peer, and the tag
-  std::optional<Brief> call;
-  std::chrono::steady_clock::time_point begin{}, end{};  // end before begin: it has not ended
-  bool ended() const { return end >= begin; }
+  uint64_t group = 0, sequence = 0;
+  Brief call;
+  int64_t bytes = 0;  // that the rank gives, or takes where it gives nothing
+  int peer = -1;      // of a message, which has no sequence: the other's rank in the world, -1 for any
+  int64_t tag = 0;
+  std::chrono::steady_clock::time_point begin{}, end{};
+  CallStatus status = CallStatus::waiting;
+  bool is_message() const { return call.kind == Kind::send || call.kind == Kind::recv; }
+  bool ended() const { return status != CallStatus::waiting; }
 };
 
 /// Written by the threads of one rank, read by any.
 class FlightRecord {
  public:
-  static constexpr size_t kEntries = 128;
-  /// Returns what end() wants to know.
-  uint64_t begin(uint64_t group, uint64_t sequence, const Call& call);
-  void end(uint64_t entry);
-  /// The newest of a group, or of all.
+  /// Room for this many calls (rounded up to a power of two); 0: as TUTTI_RECORD says.
+  explicit FlightRecord(size_t entries = 0);
+  /// Return what end() wants to know.
+  uint64_t begin(uint64_t group, uint64_t& next,
+                 const Call& call);  // a collective: `next` is its sequence, and counted
+  uint64_t begin_message(uint64_t group, int peer, int64_t tag, const Call& call);
+  void end(uint64_t entry, CallStatus status = CallStatus::done);
+  std::optional<Recorded> find(uint64_t entry) const;
+  /// The newest collective of a group, or the newest call of all.
   std::optional<Recorded> last(std::optional<uint64_t> group = {}) const;
   /// All that are still there, oldest first.
   std::vector<Recorded> all() const;
+  /// How many calls there were.
+  uint64_t count() const;
 
  private:
+  static constexpr size_t kDims = 8;
+  struct Entry {
+    uint64_t group, sequence;
+    int64_t begin, end, bytes, tag;
+    const char* file;  // of a source_location: it lives as long as the program
+    uint32_t line, tensors;
+    int32_t root, peer;
+    Kind kind;
+    DType dtype;
+    Reduce op;
+    CallStatus status;
+    uint8_t dims;
+    int64_t shape[kDims];
+  };
+  uint64_t add(uint64_t group, uint64_t* next, int peer, int64_t tag, const Call& call);
+  Recorded read(uint64_t index) const;
+  const uint64_t mask_;
+  const std::unique_ptr<Entry[]> entries_;  // not touched until used, so that idle ranks cost nothing
   mutable SpinLock lock_;
-  std::array<Recorded, kEntries> entries_;
   uint64_t count_ = 0;
 };
 

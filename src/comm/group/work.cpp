@@ -1,5 +1,7 @@
 #include "comm/group/work.h"
 
+#include "comm/group/rank.h"
+
 namespace tutti::comm {
 
 void WorkState::complete(std::exception_ptr error) {
@@ -12,6 +14,7 @@ void WorkState::complete(std::exception_ptr error) {
     }
   }
   finish = nullptr;
+  if (owner) owner->record.end(record, error ? CallStatus::failed : CallStatus::done);
   std::vector<std::function<void()>> list;
   {
     std::lock_guard lock(mutex_);

@@ -12,15 +12,18 @@
 
 namespace tutti::comm {
 
+class RankState;
+
 /// The state of an asynchronous call.
 class WorkState {
  public:
   std::function<void()> finish;  // what the rank does with the result: copies back what was not contiguous
   std::chrono::milliseconds timeout{};
-  int rank = 0;                     // in the group
-  uint64_t sequence = 0;            // of a collective: its place in the transport
-  std::atomic<bool> posted{false};  // the sequence is known
-  uint64_t record = 0;              // in the rank's flight record
+  int rank = 0;                      // in the group
+  uint64_t sequence = 0;             // of a collective: its place in the transport
+  std::atomic<bool> posted{false};   // the sequence is known
+  std::shared_ptr<RankState> owner;  // the rank, whose flight record is told the end
+  uint64_t record = 0;               // in it
   bool is_message = false;
   int peer = -1;    // of a message: the other's rank in the group, -1 for any
   int source = -1;  // of a message that was received: the sender's rank in the group

@@ -245,7 +245,10 @@ struct Environment {
   ~Environment() {  // main() has returned
     handle.reset();
     if (worlds.hosts) worlds.hosts->leave();
-    if (worlds.local) worlds.local->ended();
+    if (!worlds.local) return;
+    ProcessWorld& world = *worlds.local;
+    world.state(world.rank())->leave(world.failed() ? world.failure() : nullptr);
+    world.ended();
   }
 };
 

@@ -10,8 +10,10 @@
 #define TUTTI_ERROR_CLASSES(X) \
   X(MismatchError) \
   X(RankFailure) \
+  X(DeadlockError) \
   X(TimeoutError) \
   X(CancelledError) \
+  X(InjectedError) \
   X(ShapeError) \
   X(DTypeError) \
   X(DeviceError) \
@@ -67,6 +69,19 @@ void rethrow_as(const std::string& kind, int rank, const std::string& text) {
 #undef TUTTI_THROW
   }
   fail<RankFailure>("", "rank {} failed: {}", rank, text);
+}
+
+void rethrow_with(const std::exception_ptr& error, const std::string& beginning) {
+  std::string text = beginning + text_of(error), kind = class_of(error);
+#define TUTTI_THROW(Class) \
+  if (kind == #Class) throw Class(text, "");
+  TUTTI_ERROR_CLASSES(TUTTI_THROW)
+#undef TUTTI_THROW
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    std::throw_with_nested(Error(text, ""));
+  }
 }
 
 }  // namespace tutti::comm

@@ -11,4 +11,8 @@ std::string class_of(const std::exception_ptr& error);
 /// Throws an error of that class, or a RankFailure that says whose error it was.
 [[noreturn]] void rethrow_as(const std::string& kind, int rank, const std::string& text);
 
+/// Throws an error of the same class (of those that are not Tutti's: an Error that holds it nested) whose text begins
+/// so.
+[[noreturn]] void rethrow_with(const std::exception_ptr& error, const std::string& beginning);
+
 }  // namespace tutti::comm

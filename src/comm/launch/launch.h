@@ -15,7 +15,7 @@ template <class World>
 std::shared_ptr<RankGroup> make_handle(const std::shared_ptr<World>& world, int rank) {
   std::vector<int> all(static_cast<size_t>(world->size()));
   std::iota(all.begin(), all.end(), 0);
-  return std::make_shared<RankGroup>(world->group(all, 0, 0), rank);
+  return std::make_shared<RankGroup>(world->group(all, 0, 0), rank, world->state(rank));
 }
 
 /// The world that mpirun, srun or the variables RANK and WORLD_SIZE say this process is a rank of; null: none. The

@@ -81,12 +81,14 @@ std::shared_ptr<comm::HostsWorld> meet(const Plan& plan, const std::shared_ptr<P
 
 [[noreturn]] void be_rank(int rank, int n, Plan& plan, const std::function<void()>& body, const SpawnOptions& options) {
   int code = 0;
+  std::exception_ptr error;
   auto here = static_cast<int>(std::count(plan.host_of.begin(), plan.host_of.end(), plan.host(rank)));
   auto world =
       std::make_shared<ProcessWorld>(std::move(plan.segments[static_cast<size_t>(plan.host(rank))]),
                                      fmt::format("{}-{}", plan.name, plan.host(rank)), rank, n, options.timeout, here);
   std::shared_ptr<comm::HostsWorld> hosts;
   try {
+    world->state(rank)->apply(options);
     if (plan.store) hosts = meet(plan, world, options);
     Context mine = context();
     mine.rank = rank;
@@ -98,10 +100,11 @@ std::shared_ptr<comm::HostsWorld> meet(const Plan& plan, const std::shared_ptr<P
     mine = {};
     body();
   } catch (...) {
-    auto error = std::current_exception();
+    error = std::current_exception();
     world->shared().fail(rank, comm::class_of(error), comm::text_of(error));
     code = 1;
   }
+  world->state(rank)->leave(error);
   if (hosts) hosts->leave();
   world->ended();
   std::fflush(nullptr);

@@ -109,7 +109,6 @@ void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   uint64_t number = next_++;
   CallFacts mine = facts_of(call, me_, size());
   ProcessWorld& local = world_->local();
-  uint64_t entry = local.record().begin(id_, number, call);
   local.note(id_, number, mine.header);
   auto deadline = Clock::now() + timeout;
   std::vector<CallFacts> calls = exchange_facts(call, mine, number, timeout);
@@ -142,7 +141,6 @@ void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
       throw;
     }
   }
-  local.record().end(entry);
 }
 
 std::vector<CallFacts> HostsGroup::exchange_facts(const Call& call, const CallFacts& mine, uint64_t number,

@@ -26,6 +26,7 @@ class HostsGroup : public Transport {
   ~HostsGroup() override;
   /// "ucx", or "shm+ucx" where members share hosts.
   const char* name() const override { return name_.c_str(); }
+  uint64_t id() const override { return id_; }
   std::chrono::milliseconds timeout() const override { return world_->local().timeout(); }
 
   void run(int rank, Call call, std::chrono::milliseconds timeout) override;

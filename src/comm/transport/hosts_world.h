@@ -52,6 +52,7 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   const HostsOptions& options() const { return options_; }
   int ranks_here() const;
   ProcessWorld& local() const { return *local_; }
+  const std::shared_ptr<RankState>& state(int rank) const { return local_->state(rank); }
   Wire& wire() const { return *wire_; }
 
   /// Everybody's failure from now on, unless there was one before.

@@ -35,8 +35,11 @@ ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size
       size_(size),
       timeout_(timeout),
       spin_((here > 0 ? here : size) <= static_cast<int>(process_cores().size())),
+      state_(std::make_shared<RankState>(rank, size)),
+      waits_(shared().waits(size), size, rank),
       pidfds_(static_cast<size_t>(size), -1) {
   shared().member(rank).pid.store(::getpid());
+  waits_.enter(rank);
 }
 
 ProcessWorld::~ProcessWorld() {
@@ -46,6 +49,7 @@ ProcessWorld::~ProcessWorld() {
 
 std::exception_ptr ProcessWorld::failure() const {
   SharedWorld& s = shared();
+  if (std::string_view(s.kind) == "DeadlockError") return std::make_exception_ptr(DeadlockError(s.text, ""));
   return std::make_exception_ptr(RankFailure(fmt::format("rank {} failed: {}", s.failed_rank, s.text), ""));
 }
 

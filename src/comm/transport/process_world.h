@@ -13,7 +13,8 @@
 
 #include "comm/event.h"
 #include "comm/group/facts.h"
-#include "comm/group/record.h"
+#include "comm/group/rank.h"
+#include "comm/group/waits.h"
 #include "comm/transport/segment.h"
 
 namespace tutti::comm {
@@ -43,8 +44,11 @@ struct alignas(64) SharedWorld {
   char kind[32] = {};  // of the error: its class
   char text[kText] = {};
 
-  static size_t bytes(int size) { return sizeof(SharedWorld) + static_cast<size_t>(size) * sizeof(Member); }
+  static size_t bytes(int size) {
+    return sizeof(SharedWorld) + static_cast<size_t>(size) * (sizeof(Member) + sizeof(RankWaits));
+  }
   Member& member(int rank) { return reinterpret_cast<Member*>(this + 1)[rank]; }
+  RankWaits* waits(int size) { return reinterpret_cast<RankWaits*>(&member(size)); }
   /// The first to say so is right.
   void fail(int rank, const std::string& kind, const std::string& text);
 };
@@ -71,7 +75,13 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   /// Finds out whether a process is no more, and fails the world if it ended without saying so. Called while waiting.
   void watch();
 
-  FlightRecord& record() { return record_; }
+  const std::shared_ptr<RankState>& state(int) const { return state_; }  // of this rank: others' are elsewhere
+  /// Called while waiting: ranks that wait for each other in a circle fail.
+  template <class Wait>
+  void look_for_cycle(LongWait& board, const Wait& wait) {
+    if (auto cycle = board.tick(wait)) fail(rank_, *cycle, "DeadlockError");
+  }
+  WaitBoard& waits() { return waits_; }
   void note(uint64_t group, uint64_t number, const CallHeader& call);
   /// "its last call here was ..., 2.1 s ago", of any rank.
   std::string last_call(int rank, uint64_t group) const;
@@ -84,7 +94,8 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   const int rank_, size_;
   const std::chrono::milliseconds timeout_;
   const bool spin_;
-  FlightRecord record_;
+  const std::shared_ptr<RankState> state_;
+  WaitBoard waits_;
   std::mutex watching_;
   std::vector<int> pidfds_;  // -1: not yet open
   std::mutex mutex_;

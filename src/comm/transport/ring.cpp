@@ -146,6 +146,7 @@ bool RingMessages::progress(bool wait) {
     }
     completed.swap(completed_);
   }
+  if (moved) moved_.fetch_add(1);
   for (auto& [work, error] : completed) work->complete(std::move(error));
   return moved || !completed.empty();
 }

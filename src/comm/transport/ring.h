@@ -41,6 +41,8 @@ class RingMessages {
   /// Moves what can be moved now; says whether anything did. Does nothing while another thread is at it, unless it is
   /// told to wait for that.
   bool progress(bool wait = false);
+  /// Grows when anything has moved.
+  uint64_t moved() const { return moved_.load(); }
   /// Whether something waits for others.
   bool pending();
   struct Withdrawn {
@@ -88,6 +90,7 @@ class RingMessages {
   const std::vector<int> ranks_;
   const int me_;
   std::mutex mutex_;
+  std::atomic<uint64_t> moved_{0};
   std::vector<std::deque<Outgoing>> sends_;
   std::vector<std::optional<Incoming>> arriving_;
   std::list<Incoming> kept_;  // whole, in the order in which they came

@@ -102,11 +102,19 @@ void ShmGroup::time_out(const Call& call, uint64_t number, std::chrono::millisec
   tutti::fail<TimeoutError>("", "{}", text);
 }
 
+WaitFor ShmGroup::missing(const Call& call, uint64_t number) const {
+  WaitFor wait = WaitFor::collective(id_, number, call);
+  for (int k = 0; k < size(); ++k)
+    if (counters(k).calls.load() <= number) wait.add(ranks()[static_cast<size_t>(k)]);
+  return wait;
+}
+
 template <class Ready>
 void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
   auto come = [&] { return ready() || world_->failed(); };
   if (!Event::look(world_->spin(), come)) {
     auto deadline = Clock::now() + timeout;
+    LongWait board(world_->waits(), world_->rank());
     while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, come)) {
       world_->watch();
       for (int k = 0; k < size(); ++k) {
@@ -117,6 +125,7 @@ void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std:
                                          "wait for: {}",
                                          number, size(), comm::describe(call)));
       }
+      world_->look_for_cycle(board, [&] { return missing(call, number); });
       if (Clock::now() >= deadline && !come()) time_out(call, number, timeout);
     }
   }
@@ -140,7 +149,6 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   world_->check();
   uint64_t number = next_++;
   CallFacts mine = facts_of(call, me_, size());
-  uint64_t entry = world_->record().begin(id_, number, call);
   world_->note(id_, number, mine.header);
   counters(me_).calls.store(next_);
   bool done = false;
@@ -162,7 +170,6 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
     }
   }
   if (!done) execute_long(call, mine, number, timeout);
-  world_->record().end(entry);
 }
 
 void ShmGroup::execute_long(const Call& call, const CallFacts& mine, uint64_t number,
@@ -346,7 +353,9 @@ bool ShmGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
   std::unique_lock lock(queue_mutex_);
   auto settled = [&] { return work.settled(); };
   if (give_up) return queue_changed_.wait_until(lock, deadline, settled);
-  queue_changed_.wait(lock, settled);
+  LongWait board(world_->waits(), world_->rank());
+  while (!queue_changed_.wait_for(lock, world_->waits().period(), settled))
+    world_->look_for_cycle(board, [] { return WaitFor{.indirect = true}; });
   return true;
 }
 
@@ -384,6 +393,7 @@ void ShmGroup::move_messages() {
   std::lock_guard lock(queue_mutex_);
   if (!messages_->pending() || carrier_.joinable()) return queue_changed_.notify_all();
   carrier_ = std::thread([this] {
+    LibraryThread self;
     std::unique_lock lock(queue_mutex_);
     while (!stop_) {
       queue_changed_.wait(lock, [&] { return stop_ || messages_->pending(); });
@@ -426,6 +436,7 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
     return work.settled() || world_->failed();
   };
   bool ended = false;
+  LongWait board(world_->waits(), me);
   while (!event().wait(std::min(deadline, Clock::now() + kWatch), world_->spin(), ready)) {
     world_->watch();
     ended = peer >= 0 && world_->has_ended(peer);
@@ -434,6 +445,7 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
       ended = !work.settled();
     }
     if (work.settled()) return true;
+    if (!give_up) world_->look_for_cycle(board, [&] { return WaitFor::message(work, ranks(), messages_->moved()); });
     if (ended || world_->failed() || Clock::now() >= deadline) break;
   }
   if (work.settled()) return true;

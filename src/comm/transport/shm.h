@@ -28,6 +28,7 @@ class ShmGroup : public Transport {
   ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, uint64_t id);
   ~ShmGroup() override;
   const char* name() const override { return "shm"; }
+  uint64_t id() const override { return id_; }
   std::chrono::milliseconds timeout() const override { return world_->timeout(); }
 
   void run(int rank, Call call, std::chrono::milliseconds timeout) override;
@@ -85,6 +86,7 @@ class ShmGroup : public Transport {
   template <class Ready>
   void await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   [[noreturn]] void time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  WaitFor missing(const Call& call, uint64_t number) const;
   void work();
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   void started_message(WorkState& work, int rank, int peer);

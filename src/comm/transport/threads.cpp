@@ -28,7 +28,10 @@ World::World(int size, std::chrono::milliseconds timeout)
       timeout_(timeout),
       spin_(size <= static_cast<int>(process_cores().size())),
       ended_(static_cast<size_t>(size)),
-      records_(static_cast<size_t>(size)) {}
+      wait_memory_(static_cast<size_t>(size)),
+      waits_(wait_memory_.data(), size, -1) {
+  for (int r = 0; r < size; ++r) states_.push_back(std::make_shared<RankState>(r, size));
+}
 
 std::vector<std::shared_ptr<ThreadGroup>> World::groups() const {
   std::vector<std::shared_ptr<ThreadGroup>> alive;
@@ -38,12 +41,13 @@ std::vector<std::shared_ptr<ThreadGroup>> World::groups() const {
   return alive;
 }
 
-void World::fail(int rank, const std::string& text) {
+void World::fail(int rank, const std::string& text, bool deadlock) {
   {
     std::lock_guard lock(mutex_);
     if (failed_.load()) return;
     failed_rank_ = rank;
     failure_ = text;
+    deadlock_ = deadlock;
     failed_.store(true);
   }
   for (auto& group : groups()) group->abort();
@@ -51,6 +55,7 @@ void World::fail(int rank, const std::string& text) {
 
 std::exception_ptr World::failure() const {
   std::lock_guard lock(mutex_);
+  if (deadlock_) return std::make_exception_ptr(DeadlockError(failure_, ""));
   return std::make_exception_ptr(RankFailure(fmt::format("rank {} failed: {}", failed_rank_, failure_), ""));
 }
 
@@ -106,6 +111,8 @@ ThreadGroup::ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, u
   }
 }
 
+void ThreadGroup::kill(int rank, const std::string& why) { world_->fail(ranks()[static_cast<size_t>(rank)], why); }
+
 std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int>& members) {
   std::vector<int> global;
   for (int m : members) global.push_back(ranks()[static_cast<size_t>(m)]);
@@ -125,9 +132,12 @@ uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr
   Operation& op = operation(sequence);
   // Entries are used again when all have left; with many asynchronous calls on their way, wait for the oldest.
   if (op.turn.load() != sequence) {
-    bool free = event_.wait(deadline, world_->spin(), [&] {
+    auto ready = [&] {
       help();
       return op.turn.load() == sequence || world_->failed();
+    };
+    bool free = wait_long_time(rank, deadline, world_->spin(), ready, [&] {
+      return missing(WaitFor::collective(id_, operation(completed_.load()).number.load(), call));
     });
     world_->check();
     if (!free) {
@@ -252,7 +262,6 @@ void ThreadGroup::finish(Operation& op, uint64_t sequence) {
   for (auto& work : works) {
     if (!work) continue;
     ++asynchronous;
-    world_->record(ranks()[static_cast<size_t>(work->rank)]).end(work->record);
     // An error for each: exceptions that several threads free confuse them and their tools.
     work->complete(
         mismatch ? std::make_exception_ptr(MismatchError(fmt::format("{}: {}", collective, *mismatch), collective))
@@ -287,15 +296,15 @@ std::string ThreadGroup::missing_text(uint64_t number) {
   for (size_t k = 0; k < states_.size(); ++k) {
     if (states_[k].next.load() > number) continue;
     text += fmt::format("\n  rank {} did not come; ", ranks()[k]);
-    FlightRecord& record = world_->record(ranks()[k]);
+    const FlightRecord& record = world_->state(ranks()[k])->record;
     auto describe = [&](const Recorded& r) {
-      return fmt::format("{}, {} ago", comm::describe(*r.call), seconds(Clock::now() - r.begin));
+      return fmt::format("{}, {} ago", comm::describe(r.call), seconds(Clock::now() - r.begin));
     };
     if (auto last = record.last(id_))
       text += fmt::format("its last call here was collective {}, {}", last->sequence, describe(*last));
     else
       text += "it has called nothing in this group";
-    if (auto last = record.last(); last && last->group != id_)
+    if (auto last = record.last(); last && (last->group != id_ || last->is_message()))
       text += fmt::format("; its last call was {}{}", describe(*last), last->ended() ? "" : ", where it still is");
     if (world_->has_ended(ranks()[k])) text += "; it has ended";
   }
@@ -323,6 +332,25 @@ bool ThreadGroup::find_ended(uint64_t number, const Call& call) {
   return false;
 }
 
+WaitFor ThreadGroup::missing(WaitFor wait) const {
+  for (size_t k = 0; k < states_.size(); ++k)
+    if (states_[k].next.load() <= wait.number) wait.add(ranks()[k]);
+  return wait;
+}
+
+template <class Ready, class Wait>
+bool ThreadGroup::wait_long_time(int rank, Clock::time_point deadline, bool spin, const Ready& ready,
+                                 const Wait& wait) {
+  int me = ranks()[static_cast<size_t>(rank)];
+  LongWait board(world_->waits(), me);
+  while (!event_.wait(std::min(deadline, Clock::now() + world_->waits().period()), spin, ready)) {
+    if (Clock::now() >= deadline) return false;
+    if (auto cycle = board.tick(wait)) world_->fail(me, *cycle, true);
+    spin = false;
+  }
+  return true;
+}
+
 ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape,
                                           std::chrono::milliseconds timeout) {
   slots_.publish_small(rank, number, call, shape);
@@ -332,7 +360,9 @@ ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call&
     first = slots_.missing(number, first);
     return first == size() || world_->failed() || find_ended(number, call);
   };
-  if (!Event::look(world_->spin(), ready)) event_.wait(Clock::now() + timeout, false, ready);
+  if (!Event::look(world_->spin(), ready))
+    wait_long_time(rank, Clock::now() + timeout, false, ready,
+                   [&] { return missing(WaitFor::collective(id_, number, call)); });
   if (first == size()) return slots_.finish(rank, number, call, shape) ? Small::done : Small::goes_long;
   world_->check();
   time_out(rank, number, comm::describe(call), timeout);
@@ -341,14 +371,12 @@ ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call&
 void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
   world_->check();
   RankState& state = states_[static_cast<size_t>(rank)];
-  FlightRecord& record = world_->record(ranks()[static_cast<size_t>(rank)]);
   std::unique_lock posting(state.posting);
   uint64_t number = state.next.load();
-  uint64_t entry = record.begin(id_, number, call);
   state.next.store(number + 1);
   if (slots_) {
     if (auto shape = small_shape(call, rank, size())) {
-      if (run_small(rank, number, call, *shape, timeout) == Small::done) return record.end(entry);
+      if (run_small(rank, number, call, *shape, timeout) == Small::done) return;
     } else {
       slots_.publish_long(rank, number);
       event_.notify();
@@ -358,7 +386,6 @@ void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
   uint64_t sequence = post(rank, number, std::move(call), nullptr, deadline);
   posting.unlock();
   wait_long(rank, sequence, number, deadline, timeout);
-  record.end(entry);
   Operation& op = operation(sequence);
   std::optional<std::string> mismatch = op.mismatch;
   const char* collective = comm::name(op.calls[static_cast<size_t>(rank)].kind);
@@ -373,7 +400,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
   bool must_stay = false;  // chunks may be running: see leave_early
   while (op.phase.load() != word(sequence, complete)) {
     help();
-    bool known = event_.wait(must_stay ? Clock::time_point::max() : deadline, world_->spin(), [&] {
+    auto ready = [&] {
       uint64_t phase = op.phase.load() & 3;  // of this operation: the entry waits for this rank
       if (phase == complete || phase == abandoned || (!must_stay && world_->failed())) return true;
       if (phase == started) {
@@ -382,7 +409,9 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
                static_cast<int64_t>(ticket & 0xffffffff) < op.chunks.load();
       }
       return (op.arrived.load() < size() && find_ended(number, call)) || help();
-    });
+    };
+    bool known = wait_long_time(rank, must_stay ? Clock::time_point::max() : deadline, world_->spin(), ready,
+                                [&] { return missing(WaitFor::collective(id_, number, call)); });
     uint64_t phase = op.phase.load() & 3;
     if (phase == complete) break;
     if (phase == started) {
@@ -403,7 +432,6 @@ void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& w
   std::lock_guard posting(state.posting);
   uint64_t number = state.next.load();
   work->rank = rank;
-  work->record = world_->record(ranks()[static_cast<size_t>(rank)]).begin(id_, number, call);
   state.next.store(number + 1);
   if (slots_) {
     slots_.publish_long(rank, number);
@@ -436,7 +464,10 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
   if (work.is_message) return wait_message(work, deadline, give_up);
   while (!work.settled()) {
     help();
-    bool known = event_.wait(deadline, world_->spin(), [&] { return work.settled() || world_->failed() || help(); });
+    auto ready = [&] { return work.settled() || world_->failed() || help(); };
+    auto waits = [&] { return missing(WaitFor::collective(id_, work)); };
+    bool known = give_up ? event_.wait(deadline, world_->spin(), ready)
+                         : wait_long_time(work.rank, deadline, world_->spin(), ready, waits);
     if (work.settled()) break;
     if (known && !world_->failed()) continue;  // helped with another
     if (!known && give_up) return false;
@@ -492,7 +523,10 @@ bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool
   int peer = work.peer < 0 ? -1 : ranks()[static_cast<size_t>(work.peer)];
   while (true) {
     auto ended = [&] { return peer >= 0 && world_->has_ended(peer); };
-    bool known = event_.wait(deadline, world_->spin(), [&] { return work.settled() || world_->failed() || ended(); });
+    auto ready = [&] { return work.settled() || world_->failed() || ended(); };
+    bool known = give_up ? event_.wait(deadline, world_->spin(), ready)
+                         : wait_long_time(work.rank, deadline, world_->spin(), ready,
+                                          [&] { return WaitFor::message(work, ranks()); });
     if (work.settled()) return true;
     if (!known && give_up) return false;
     auto mine = mailboxes_.withdraw(work);

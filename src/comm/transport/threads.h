@@ -17,7 +17,7 @@
 #include <optional>
 
 #include "comm/group/facts.h"
-#include "comm/group/record.h"
+#include "comm/group/waits.h"
 #include "comm/transport/mailbox.h"
 #include "comm/transport/small.h"
 #include "comm/transport/transport.h"
@@ -36,7 +36,7 @@ class World : public std::enable_shared_from_this<World> {
   bool spin() const { return spin_; }
 
   /// The first failure ends all that waits, now and later.
-  void fail(int rank, const std::string& text);
+  void fail(int rank, const std::string& text, bool deadlock = false);
   bool failed() const { return failed_.load(); }
   std::exception_ptr failure() const;
   /// Throws RankFailure when a rank failed.
@@ -45,7 +45,8 @@ class World : public std::enable_shared_from_this<World> {
   void ended(int rank);
   bool has_ended(int rank) const { return ended_[static_cast<size_t>(rank)].load(); }
   bool any_ended() const { return any_ended_.load(std::memory_order_relaxed); }
-  FlightRecord& record(int rank) { return records_[static_cast<size_t>(rank)]; }
+  WaitBoard& waits() { return waits_; }
+  const std::shared_ptr<RankState>& state(int rank) const { return states_[static_cast<size_t>(rank)]; }
 
   /// The group of these ranks, the count-th with this name; made by whoever asks first. It lives at least until all
   /// members have asked, since one may have sent something to another and be gone.
@@ -61,10 +62,13 @@ class World : public std::enable_shared_from_this<World> {
   std::vector<std::atomic<bool>> ended_;
   std::atomic<bool> any_ended_{false};
   std::atomic<int> ended_count_{0};
-  std::vector<FlightRecord> records_;
+  std::vector<std::shared_ptr<RankState>> states_;
+  std::vector<RankWaits> wait_memory_;
+  WaitBoard waits_;
   mutable std::mutex mutex_;
   int failed_rank_ = -1;
   std::string failure_;
+  bool deadlock_ = false;
   struct Entry {
     std::weak_ptr<ThreadGroup> group;
     std::shared_ptr<ThreadGroup> held;
@@ -77,6 +81,8 @@ class ThreadGroup : public Transport {
  public:
   ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, uint64_t id);
   const char* name() const override { return "threads"; }
+  uint64_t id() const override { return id_; }
+  void kill(int rank, const std::string& why) override;
   std::chrono::milliseconds timeout() const override { return world_->timeout(); }
 
   void run(int rank, Call call, std::chrono::milliseconds timeout) override;
@@ -141,6 +147,11 @@ class ThreadGroup : public Transport {
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   void wait_long(int rank, uint64_t sequence, uint64_t number, Clock::time_point deadline,
                  std::chrono::milliseconds timeout);
+  /// Like event_.wait; ranks that wait long look whether they do so in a circle (Note [Cycles of waiting ranks]).
+  template <class Ready, class Wait>
+  bool wait_long_time(int rank, Clock::time_point deadline, bool spin, const Ready& ready, const Wait& wait);
+  /// For whom a call of this rank waits.
+  WaitFor missing(WaitFor wait) const;
   /// Fails the world if a rank that has not come to this call has ended.
   bool find_ended(uint64_t number, const Call& call);
   [[noreturn]] void time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);

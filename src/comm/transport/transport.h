@@ -9,6 +9,7 @@
 
 #include "comm/event.h"
 #include "comm/group/call.h"
+#include "comm/group/rank.h"
 #include "comm/group/work.h"
 
 namespace tutti::comm {
@@ -26,6 +27,8 @@ class Transport : public std::enable_shared_from_this<Transport> {
   const std::vector<int>& ranks() const { return ranks_; }
   int size() const { return static_cast<int>(ranks_.size()); }
   virtual const char* name() const = 0;
+  /// The same on all of its ranks, and no other group's of this world.
+  virtual uint64_t id() const = 0;
   /// Of calls that name none.
   virtual std::chrono::milliseconds timeout() const = 0;
 
@@ -54,16 +57,34 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// The group of these ranks of this group, in this order. `rank` calls it: -1 where it is none of them.
   virtual std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) = 0;
 
+  /// Ends this rank as a fault on purpose: its process, unless a rank is less than that.
+  virtual void kill(int rank, const std::string& why);
+
  private:
   const std::vector<int> ranks_;
 };
 
-/// A rank's own handle on a group.
+/// A rank's own handle on a group: the one way by which calls reach the transport. Here they meet injected faults and
+/// are written into the flight record.
 class RankGroup {
  public:
-  RankGroup(std::shared_ptr<Transport> group, int rank) : group(std::move(group)), rank(rank) {}
+  RankGroup(std::shared_ptr<Transport> group, int rank, std::shared_ptr<RankState> state);
   const std::shared_ptr<Transport> group;
   const int rank;  // in the group; -1: not a member
+  const std::shared_ptr<RankState> state;
+
+  void run(Call call, std::chrono::milliseconds timeout);
+  void start(Call call, const std::shared_ptr<WorkState>& work);
+  void send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work);
+  void receive(int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work);
+
+ private:
+  bool meet_faults(const Call& call);
+  template <class Begin>
+  void carry_out(uint64_t entry, const Begin& begin);
+  int world_rank(int rank) const { return rank < 0 ? -1 : group->ranks()[static_cast<size_t>(rank)]; }
+  const uint64_t id_;
+  uint64_t next_ = 0;  // collective's number; guarded by the flight record
 };
 
 }  // namespace tutti::comm

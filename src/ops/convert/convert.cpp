@@ -59,6 +59,32 @@ const Operator copy_into_op{
     .gradient = copy_gradient,
 };
 
+struct Place {
+  Device device;
+  TUTTI_FIELDS(device)
+};
+
+const Operator view_on_op{
+    .name = "view_on",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor& x = c.input(0);
+          out[0] = {.sizes = x.sizes(),
+                    .strides = x.strides(),
+                    .offset = x.storage_offset(),
+                    .dtype = x.dtype(),
+                    .device = c.as<Place>().device,
+                    .strided = true};
+        },
+    .gradient =
+        [](GradientCall& c) {
+          Tensor g = c.grad();
+          c.set(0, g.is_sparse() ? copy_to(g, c.input_device(0)) : view_on(g, c.input_device(0)));
+        },
+    .view_of = 0,
+    .sparse = true,  // gradients may be
+};
+
 Shape strides_of(const Tensor& x, MemoryFormat format) {
   if (format == MemoryFormat::channels_last) return channels_last_strides(x.sizes());
   if (format == MemoryFormat::preserve && !x.is_contiguous() && is_dense(x.sizes(), x.strides())) return x.strides();
@@ -80,6 +106,15 @@ Tensor cast(const Tensor& x, DType dtype) {
 Tensor copy_to(const Tensor& x, Device device) {
   check_device(device, "copy_to");
   return copy_as(x, x.dtype(), device, MemoryFormat::preserve);
+}
+Tensor view_on(const Tensor& x, Device device) {
+  check_device(device, "view_on");
+  check<DeviceError>(x.device().kind == device.kind, "view_on", "{} is not in the memory of {}: use copy_to", x,
+                     device);
+  check<ValueError>(!x.is_sparse(), "view_on", "{} is sparse; use its values() and indices(), or copy_to", x);
+  if (x.device() == device) return x;
+  Place a{device};
+  return call(view_on_op, {&x}, attributes(a));
 }
 Tensor clone(const Tensor& x, MemoryFormat format) { return copy_as(x, x.dtype(), x.device(), format); }
 Tensor contiguous(const Tensor& x, MemoryFormat format) {

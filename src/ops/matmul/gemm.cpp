@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "base/memory.h"
+#include "base/check.h"
 #include "base/parallel.h"
 #include "tensor/convert.h"
 
@@ -222,6 +223,7 @@ void multiply_by_depth(const Product& whole, const Plan& plan) {
 void gemm(const Gemm& g) {
   int64_t batches = g.batch.product();
   if (batches * g.rows * g.columns == 0) return;
+  TUTTI_ASSERT(g.depth > 0);
   Plan plan = make_plan(g, batches);
   if (plan.depth_pieces > 1) {
     for (int64_t i = 0; i < batches; ++i) multiply_by_depth(product_of(g, i), plan);

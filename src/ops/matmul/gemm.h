@@ -11,7 +11,7 @@ namespace tutti::products {
 /// Any dtype; bf16 and f16 are summed in f32 and rounded once, integers wrap, bools are or-ed.
 struct Gemm {
   DType dtype;  // of everything
-  int64_t rows, columns, depth;
+  int64_t rows, columns, depth;  // depth: at least one; sums of nothing are the caller's affair
   Matrix a, b;
   void* c;
   int64_t c_row;            // neighbouring columns of c, and of d, lie next to each other

@@ -137,6 +137,11 @@ const Operator sparse_transpose_op{
           copy_into(indices.select(0, 1), p.indices.select(0, 0));
           c.output() = make_sparse(indices, p.values, {x.size(1), x.size(0)}, false);
         },
+    .meta =
+        [](const Call& c) {
+          const SparseParts& p = sparse_parts(c.input(0));
+          c.output() = make_sparse(p.indices, p.values, {c.input(0).size(1), c.input(0).size(0)}, false);
+        },
     .gradient =
         [](GradientCall& c) {
           c.set(0, c.grad().is_sparse() ? sparse_transpose(c.grad()) : transpose(c.grad(), 0, 1));

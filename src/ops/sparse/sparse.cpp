@@ -57,6 +57,11 @@ const Operator sparse_coo_op{
           if (!a.trusted) check_bounds(c.input(0), a.sizes);
           c.output() = make_sparse(c.input(0).detach(), c.input(1).detach(), a.sizes, a.coalesced);
         },
+    .meta =
+        [](const Call& c) {
+          const auto& a = c.as<Form>();
+          c.output() = make_sparse(c.input(0).detach(), c.input(1).detach(), a.sizes, a.coalesced);
+        },
     .gradient =
         [](GradientCall& c) {
           if (c.needs(1)) c.set(1, sparse_gather(c.grad(), c.input(0)));
@@ -75,6 +80,7 @@ const Operator sparse_values_op{
     .name = "sparse_values",
     .infer = [](const Call& c, std::span<TensorSpec> out) { out[0] = like(sparse_parts(c.input(0)).values); },
     .cpu = [](const Call& c) { c.output() = sparse_parts(c.input(0)).values.detach(); },
+    .meta = [](const Call& c) { c.output() = sparse_parts(c.input(0)).values.detach(); },
     .gradient =
         [](GradientCall& c) {
           Tensor x = c.input(0);
@@ -93,6 +99,7 @@ const Operator sparse_indices_op{
     .name = "sparse_indices",
     .infer = [](const Call& c, std::span<TensorSpec> out) { out[0] = like(sparse_parts(c.input(0)).indices); },
     .cpu = [](const Call& c) { c.output() = sparse_parts(c.input(0)).indices.detach(); },
+    .meta = [](const Call& c) { c.output() = sparse_parts(c.input(0)).indices.detach(); },
     .dynamic_shape = true,
     .sparse = true,
 };
@@ -114,6 +121,14 @@ const Operator sparse_copy_op{
           copy_into(values, from.values);
           c.output() = make_sparse(indices, values, c.input(0).sizes(), from.coalesced);
         },
+    .meta =
+        [](const Call& c) {
+          const auto& a = c.as<Target>();
+          const SparseParts& from = sparse_parts(c.input(0));
+          c.output() =
+              make_sparse(make_tensor(from.indices.sizes(), DType::i64, a.device),
+                          make_tensor(from.values.sizes(), a.dtype, a.device), c.input(0).sizes(), from.coalesced);
+        },
     .gradient =
         [](GradientCall& c) {
           Tensor g = c.grad();
@@ -127,6 +142,7 @@ const Operator coalesce_op{
     .name = "coalesce",
     .infer = [](const Call& c, std::span<TensorSpec> out) { out[0] = like(c.input(0)); },
     .cpu = [](const Call& c) { c.output() = coalesced(c.input(0)); },
+    .meta = [](const Call& c) { c.output() = coalesced(c.input(0)); },
     .gradient = [](GradientCall& c) { c.set(0, c.grad()); },
     .dynamic_shape = true,
     .sparse = true,
@@ -311,7 +327,6 @@ Tensor sparse_coo(const Tensor& indices, const Tensor& values, const Shape& size
                     indices, values, Shape(std::span(values.sizes().data() + 1, dense)));
   check<DeviceError>(indices.device() == values.device(), name, "indices {} and values {} are on different devices",
                      indices, values);
-  check<DeviceError>(!values.device().is_meta(), name, "{} has no values; meta tensors cannot be sparse", values);
   check_positions(sizes);
   Form a{sizes, false, false};
   return call(sparse_coo_op, {&indices, &values}, attributes(a));

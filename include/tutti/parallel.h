@@ -1,0 +1,6 @@
+// Training on many ranks.
+#pragma once
+
+#include "tutti/parallel/ddp.h"              // IWYU pragma: export
+#include "tutti/parallel/join.h"             // IWYU pragma: export
+#include "tutti/parallel/sync_batch_norm.h"  // IWYU pragma: export

@@ -1,0 +1,107 @@
+#include "comm/group/rank.h"
+
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "base/check.h"
+#include "comm/launch/launch.h"
+#include "comm/transport/transport.h"
+#include "tutti/io/file.h"
+
+namespace tutti::comm {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+}  // namespace
+
+RankState::RankState(int rank, int world_size) : rank(rank), world_size(world_size), folder_(variable("TUTTI_TRACE")) {
+  if (std::string text = variable("TUTTI_FAULTS"); !text.empty()) {
+    FaultPlan plan = parse_faults(text);
+    faults.add(plan.faults, plan.seed, rank);
+  }
+}
+
+void RankState::apply(const SpawnOptions& options) {
+  if (!options.faults.empty()) faults.add(options.faults, options.seed, rank);
+  std::lock_guard lock(leaving_);
+  if (!options.trace.empty()) folder_ = options.trace;
+}
+
+void RankState::leave(const std::exception_ptr& error) noexcept {
+  try {
+    std::lock_guard lock(leaving_);
+    if (folder_.empty() || left_with_error_) return;
+    left_with_error_ = error != nullptr;
+    std::filesystem::create_directories(folder_);
+    std::string json = to_json(error ? text_of(error) : "");
+    io::write_atomically(folder_ + "/rank-" + std::to_string(rank) + ".json",
+                         [&](io::Output& out) { out.write(json); });
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "tutti: the flight record of rank %d could not be written: %s\n", rank, e.what());
+  }
+}
+
+void Transport::kill(int, const std::string&) { ::raise(SIGKILL); }
+
+RankGroup::RankGroup(std::shared_ptr<Transport> group, int rank, std::shared_ptr<RankState> state)
+    : group(std::move(group)), rank(rank), state(std::move(state)), id_(this->group->id()) {}
+
+// Delays, throws and dies as was asked for; false: the call is to be lost.
+bool RankGroup::meet_faults(const Call& call) {
+  FaultInjector::Meeting meeting = state->faults.next(name(call.kind));
+  if (meeting.delay.count() > 0) std::this_thread::sleep_for(meeting.delay);
+  if (!meeting.fault) return true;
+  if (meeting.fault->kind == Fault::drop) return false;
+  std::string text = fmt::format("an injected fault at call {}, {}", meeting.call, describe(call));
+  if (meeting.fault->kind == Fault::kill) group->kill(rank, "it was killed by " + text);
+  throw InjectedError(text, name(call.kind));
+}
+
+template <class Begin>
+void RankGroup::carry_out(uint64_t entry, const Begin& begin) {
+  try {
+    begin();
+  } catch (...) {
+    state->record.end(entry, CallStatus::failed);
+    state->leave(std::current_exception());
+    throw;
+  }
+}
+
+void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
+  if (state->faults.active() && !meet_faults(call)) return;
+  uint64_t entry = state->record.begin(id_, next_, call);
+  carry_out(entry, [&] { group->run(rank, std::move(call), timeout); });
+  state->record.end(entry);
+}
+
+void RankGroup::start(Call call, const std::shared_ptr<WorkState>& work) {
+  if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
+  work->owner = state;
+  work->record = state->record.begin(id_, next_, call);
+  carry_out(work->record, [&] { group->start(rank, std::move(call), work); });
+}
+
+void RankGroup::send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
+  if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
+  work->owner = state;
+  work->record = state->record.begin_message(id_, world_rank(to), tag, call);
+  carry_out(work->record, [&] { group->start_send(rank, to, tag, std::move(call), work); });
+}
+
+void RankGroup::receive(int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
+  if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
+  work->owner = state;
+  work->record = state->record.begin_message(id_, world_rank(from), tag, call);
+  carry_out(work->record, [&] { group->start_receive(rank, from, tag, std::move(call), work); });
+}
+
+}  // namespace tutti::comm

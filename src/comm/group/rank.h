@@ -1,0 +1,36 @@
+// What a rank has whatever group it uses: its flight record, and the faults it is to meet.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "comm/group/fault.h"
+#include "comm/group/record.h"
+#include "tutti/comm/group.h"
+
+namespace tutti::comm {
+
+class RankState {
+ public:
+  /// Faults and the folder for records are those of the environment; see apply().
+  RankState(int rank, int world_size);
+  void apply(const SpawnOptions& options);
+  const int rank, world_size;
+  FlightRecord record;
+  FaultInjector faults;
+
+  /// The record as JSON, with what went wrong.
+  std::string to_json(const std::string& error) const;
+  /// Leaves the record in the folder for records, if there is one: the first time because of an error, later only when
+  /// the rank ends without one. Says so on standard error where it cannot.
+  void leave(const std::exception_ptr& error) noexcept;
+
+ private:
+  std::mutex leaving_;
+  std::string folder_;
+  bool left_with_error_ = false;
+};
+
+}  // namespace tutti::comm

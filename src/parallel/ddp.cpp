@@ -1,0 +1,36 @@
+// What users hold, and the shipped communication hooks.
+#include "tutti/parallel/ddp.h"
+
+#include "base/check.h"
+#include "parallel/reducer.h"
+
+namespace tutti::parallel {
+
+NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) { reducer_->add_no_sync(1); }
+NoSync::~NoSync() {
+  if (reducer_) reducer_->add_no_sync(-1);
+}
+
+DdpBase::DdpBase(nn::ModuleBase& module, const DdpOptions& options) : reducer_(Reducer::make(module, options)) {}
+void DdpBase::before_forward(nn::ModuleBase& module) const { reducer_->check_module(module); }
+void DdpBase::after_forward(const TensorList& outputs) const { reducer_->watch(outputs); }
+void DdpBase::set_samples(double count) { reducer_->set_samples(count); }
+UnusedParameters DdpBase::unused_parameters() const { return reducer_->unused(); }
+void DdpBase::check_equal() const { reducer_->check_equal(); }
+std::vector<std::vector<std::string>> DdpBase::buckets() const { return reducer_->bucket_names(); }
+DdpBase::operator Joinable() const { return Joinable(reducer_->join_part()); }
+
+CommunicationHook compress(DType dtype) {
+  check<DTypeError>(dtype == DType::bf16 || dtype == DType::f16, "compress",
+                    "gradients can travel as bf16 or f16, not {}", dtype);
+  return [dtype](GradientBucket& bucket) -> std::function<void()> {
+    Tensor half = bucket.buffer.to(dtype);
+    Work work = all_reduce_async(half, bucket.average);
+    return [&bucket, half, work]() mutable {
+      work.wait();
+      bucket.buffer.copy_(half);
+    };
+  };
+}
+
+}  // namespace tutti::parallel

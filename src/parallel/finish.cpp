@@ -1,0 +1,259 @@
+// The end of a pass of the reducer: what has not left leaves, what came aside is averaged, and parameters get their
+// gradients. Every rank makes the same collectives here in the same order, those that have joined too.
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+#include "parallel/reducer.h"
+#include "tutti/comm/functional.h"
+#include "tutti/ops.h"
+
+namespace tutti::parallel {
+namespace {
+
+constexpr const char* kName = "DistributedDataParallel";
+
+Tensor no_rows(const Tensor& like) {
+  Shape rows = like.sizes();
+  rows[0] = 0;
+  Tensor none = zeros({1, 0}, {.dtype = DType::i64, .device = like.device()});
+  return sparse_coo(none, zeros(rows, {.dtype = like.dtype(), .device = like.device()}), like.sizes());
+}
+
+Tensor to_dense_or_zeros(const Tensor& sparse, const Tensor& dense, const Tensor& like) {
+  if (sparse.defined() && dense.defined()) return dense + sparse.to_dense();
+  if (sparse.defined()) return sparse.to_dense();
+  return dense.defined() ? dense.clone() : zeros(like.sizes(), {.dtype = like.dtype(), .device = like.device()});
+}
+
+}  // namespace
+
+void Reducer::end_pass(bool well) {
+  std::lock_guard lock(mutex_);
+  if (!pass_.active) return;
+  try {
+    // Buckets that left on this rank only would meet others' later ones: there is no way back from that.
+    if (!well && pass_.syncing && next_ > 0) broken_ = "its graph threw when some gradients had been sent already";
+    if (well && pass_.syncing && pass_.with_graph) finish_with_graph();
+    if (well && pass_.syncing && !pass_.with_graph) finish_pass();
+    reset_pass();
+  } catch (const std::exception& e) {
+    broken_ = e.what();
+    reset_pass();
+    throw;
+  }
+}
+
+void Reducer::reset_pass() {
+  for (Entry& e : entries_) {
+    e.count = 0;
+    e.filled = false;
+    e.sparse.reset();
+    e.late.reset();
+    e.before.reset();
+  }
+  if (pass_.syncing) samples_.reset();
+  pass_ = {};
+  next_ = 0;
+}
+
+void Reducer::shadow(int64_t mode) {
+  std::lock_guard lock(mutex_);
+  NoGrad guard;
+  try {
+    pass_ = {};
+    pass_.active = pass_.syncing = true;
+    pass_.with_graph = mode != 0;
+    begin_sync(true);
+    if (pass_.with_graph)
+      finish_with_graph();
+    else
+      finish_pass();
+    reset_pass();
+  } catch (const std::exception& e) {
+    broken_ = e.what();
+    reset_pass();
+    throw;
+  }
+}
+
+// Ranks that have joined learn of the pass only now: until its end the graph may make joined collectives of its own.
+void Reducer::meet_joined() {
+  pass_.leader = options_.root;
+  JoinSession* session = join_->session;
+  if (!session) return;
+  check<ValueError>(session->group().ranks() == channel_.ranks(), "join",
+                    "the group of join() has {}, that of the {} {}", to_string(session->group()), kName,
+                    to_string(channel_));
+  if (!pass_.joined) session->announce(join_->index, pass_.with_graph);
+  pass_.leader = session->leader();
+}
+
+void Reducer::finish_pass() {
+  check_static();
+  meet_joined();
+  bool known = options_.static_graph && !pass_.observing;
+  if (pass_.observing) {
+    flags_ = exchange_flags();
+    agree_on_order();
+    for (size_t i = 0; i < entries_.size(); ++i) sparse_[i] = (flags_[i] & (kDense | kSparse | kLate)) == kSparse;
+    make_buckets();
+  }
+  while (next_ < buckets_.size()) leave(buckets_[next_++]);
+  for (Entry& e : entries_)
+    if (e.bucket < 0) take_rest(e);
+  if (!known && !pass_.observing) flags_ = exchange_flags();
+  for (Bucket& b : buckets_) {
+    if (b.finish) std::exchange(b.finish, nullptr)();
+    if (b.work.defined()) std::exchange(b.work, Work()).wait();
+  }
+  bool changed = false;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    if (flags_[i] & kUsed) reduce_aside(e, flags_[i]);
+    if (!pass_.joined) hand_out(e, flags_[i]);
+    if (!pass_.joined && (!known || !counted_)) e.expected = e.count;
+    bool turned_sparse = !sparse_[i] && e.bucket >= 0 && (flags_[i] & (kDense | kSparse | kLate)) == kSparse;
+    if (turned_sparse) sparse_[i] = changed = true;
+  }
+  if (!pass_.joined) note_unused(flags_);
+  counted_ = counted_ || !pass_.joined;
+  if (changed && !options_.static_graph) make_buckets();
+  sync_buffers();
+  ++passes_;
+  if (options_.checksum_every > 0 && passes_ % options_.checksum_every == 0 && !join_->session) check_equal();
+}
+
+std::vector<uint8_t> Reducer::my_flags() {
+  std::vector<uint8_t> flags;
+  for (const Entry& e : entries_) {
+    bool dense = e.filled, sparse = e.sparse.defined();
+    if ((pass_.observing || pass_.with_graph) && !pass_.joined) {
+      Tensor g = gradient_sink().gradient(e.parameter);
+      dense = g.defined() && !g.is_sparse();
+      sparse = g.defined() && g.is_sparse();
+    }
+    int flag = (dense ? kDense : 0) | (sparse ? kSparse : 0) | (e.late.defined() ? kLate : 0) | (e.dirty ? kUsed : 0);
+    flags.push_back(static_cast<uint8_t>(pass_.joined ? 0 : flag));
+  }
+  return flags;
+}
+
+std::vector<uint8_t> Reducer::exchange_flags() {
+  NoGrad guard;
+  Tensor flags = tensor(my_flags(), {.dtype = DType::u8});
+  all_reduce(flags, {.op = Reduce::bor, .group = channel_, .timeout = options_.timeout, .place = options_.place});
+  return flags.to_vector<uint8_t>();
+}
+
+void Reducer::check_static() const {
+  if (!options_.static_graph || pass_.observing || pass_.joined) return;
+  std::string text;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& e = entries_[i];
+    // A rank that had no inputs in the first step knows what is used, but not yet how often.
+    uint32_t wanted = counted_ ? e.expected : flags_[i] & kUsed ? e.count : 0;
+    if (e.count != wanted) text += fmt::format("\n  {}: {} times, not {}", e.name, e.count, wanted);
+  }
+  check<ValueError>(text.empty(), kName,
+                    "the graph is said to be static, but parameters got gradients more or less often than in the first "
+                    "step:{}",
+                    text);
+}
+
+// Averages what did not go by a bucket; e.late or e.sparse becomes the result.
+void Reducer::reduce_aside(Entry& e, uint8_t flags) {
+  if (flags & kLate) {
+    e.late = to_dense_or_zeros(e.sparse, e.late, e.parameter);
+    e.sparse.reset();
+    all_reduce(e.late, average());
+  } else if (flags & kSparse) {
+    if (!e.sparse.defined()) e.sparse = no_rows(e.parameter);
+    all_reduce(e.sparse, average());
+  }
+}
+
+// The parameter's gradient becomes what was found, or what it was.
+void Reducer::hand_out(Entry& e, uint8_t flags) {
+  GradientSink& sink = gradient_sink();
+  if (!(flags & kUsed)) {
+    if (e.before.defined()) sink.set_gradient(e.parameter, e.before);
+    return;
+  }
+  e.dirty = false;
+  bool only_sparse = (flags & (kDense | kSparse | kLate)) == kSparse;
+  if (only_sparse) {
+    sink.set_gradient(e.parameter, e.sparse);
+  } else if (e.bucket < 0) {
+    sink.set_gradient(e.parameter, e.late.defined() ? e.late : e.sparse.to_dense());
+  } else {
+    if (e.late.defined()) e.slot.add_(e.late);
+    if (e.sparse.defined()) e.slot.add_(e.sparse.to_dense());
+    sink.set_gradient(e.parameter, context().sink ? e.slot.clone() : e.slot);
+  }
+}
+
+void Reducer::note_unused(const std::vector<uint8_t>& flags) {
+  unused_ = {};
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].count == 0) unused_.here.push_back(entries_[i].name);
+    if (!(flags[i] & kUsed)) unused_.everywhere.push_back(entries_[i].name);
+  }
+}
+
+// Entries that somebody used, those of one dtype and device together.
+std::vector<std::vector<size_t>> Reducer::used_by_kind(const std::vector<uint8_t>& flags) const {
+  std::map<std::pair<int, int>, std::vector<size_t>> kinds;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Tensor& p = entries_[i].parameter;
+    auto key = std::pair(static_cast<int>(p.dtype()), static_cast<int>(p.device().kind) << 16 | p.device().index);
+    if (flags[i] & kUsed) kinds[key].push_back(i);
+  }
+  std::vector<std::vector<size_t>> lists;
+  for (auto& [key, list] : kinds) lists.push_back(std::move(list));
+  return lists;
+}
+
+Tensor Reducer::gradient_with_graph(const Entry& e) const {
+  const Tensor& p = e.parameter;
+  Tensor g = pass_.joined ? Tensor() : gradient_sink().gradient(p);
+  if (!g.defined()) g = zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()});
+  if (g.is_sparse()) g = g.to_dense();
+  return g.requires_grad() ? g : g.detach().requires_grad_();  // all ranks' must, or none
+}
+
+// With gradients of gradients to come, averages are made by functional collectives, through which these find their way
+// to all ranks. They are in the user's group, since backward through them makes collectives where the graph has them.
+void Reducer::finish_with_graph() {
+  meet_joined();
+  std::vector<uint8_t> flags = exchange_flags();
+  EnableGrad guard;
+  ReduceOptions o = average();
+  o.group = group_;
+  for (const std::vector<size_t>& kind : used_by_kind(flags)) {
+    TensorList mine;
+    for (size_t i : kind) mine.push_back(gradient_with_graph(entries_[i]));
+    TensorList averaged = fn::all_reduce(mine, o);
+    for (size_t k = 0; k < kind.size() && !pass_.joined; ++k) {
+      Entry& e = entries_[kind[k]];
+      gradient_sink().set_gradient(e.parameter, averaged[k]);
+      e.dirty = false;
+    }
+  }
+  if (!pass_.joined) note_unused(flags);
+  sync_buffers();
+}
+
+void Reducer::sync_buffers() {
+  NoGrad guard;
+  TensorList same, averaged;
+  for (const NamedBuffer& b : buffers_) {
+    if (b.policy == BufferPolicy::none) continue;
+    bool average = b.policy == BufferPolicy::average && (b.tensor.is_floating() || b.tensor.is_complex());
+    (average ? averaged : same).push_back(b.tensor);
+  }
+  broadcast_all(same, pass_.leader);
+  for (const TensorList& list : by_kind(averaged)) all_reduce(list, average());
+}
+
+}  // namespace tutti::parallel

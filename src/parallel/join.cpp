@@ -1,0 +1,114 @@
+#include "parallel/join.h"
+
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+#include "tutti/context.h"
+#include "tutti/ops.h"
+
+namespace tutti::parallel {
+namespace {
+
+constexpr int64_t kFailed = std::numeric_limits<int64_t>::max();
+
+Tensor round_of(int64_t part, int64_t rank, int64_t mode) {
+  return tensor(std::vector<int64_t>{part, rank, mode}, {.dtype = DType::i64});
+}
+
+// Takes part in whatever others announce until nobody does.
+void shadow_others(JoinSession& session, const std::vector<Joinable>& parts) {
+  session.joined = true;
+  while (true) {
+    JoinSession::Round round = session.announce(-1, 0);
+    if (round.part < 0) return;
+    TUTTI_ASSERT(round.part < static_cast<int64_t>(parts.size()));
+    parts[static_cast<size_t>(round.part)].part()->shadow(round.mode);
+  }
+}
+
+struct SessionGuard {
+  SessionGuard(JoinSession& session, const std::vector<Joinable>& parts) : parts(parts) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      JoinPart& part = *parts[i].part();
+      check<ValueError>(!part.session, "join", "part {} is being joined already", i);
+      part.index = static_cast<int64_t>(i);
+      part.session = &session;
+    }
+  }
+  ~SessionGuard() {
+    for (const Joinable& p : parts) p.part()->session = nullptr;
+  }
+  SessionGuard(const SessionGuard&) = delete;
+  SessionGuard& operator=(const SessionGuard&) = delete;
+  const std::vector<Joinable>& parts;
+};
+
+}  // namespace
+
+JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
+  NoGrad guard;
+  // The largest number is that of the lowest rank.
+  Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode);
+  all_reduce(round, {.op = Reduce::max, .group = group_, .place = options_.place});
+  std::vector<int64_t> all = round.to_vector<int64_t>();
+  if (all[0] == kFailed) others_failed(group_.ranks()[static_cast<size_t>(all[1] - group_.size() - 1)]);
+  if (all[0] > 0) leader_ = group_.size() - static_cast<int>(all[1]);
+  check<MismatchError>(part < 0 || all[0] == part + 1, "join",
+                       "this rank announced part {} of the joined ones while another announced part {}", part,
+                       all[0] - 1);
+  return {all[0] - 1, all[2]};
+}
+
+// If the error ends that rank, what it says is what everyone should hear: so there is a moment for it to do so.
+void JoinSession::others_failed(int rank) {
+  try {
+    monitored_barrier({.group = group_, .timeout = std::chrono::seconds(1), .place = options_.place});
+  } catch (const TimeoutError&) {
+  }
+  tutti::fail<RankFailure>("join", "rank {} threw inside of join: its own error says why", rank);
+}
+
+void JoinSession::fail() {
+  NoGrad guard;
+  try {
+    // Larger than any rank, so that it is this one's whatever others say.
+    all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0),
+                     {.op = Reduce::max, .group = group_, .place = options_.place});
+  } catch (const Error&) {  // the world has failed already: they know
+  }
+}
+
+Joinable::Joinable(std::function<void()> shadow, std::function<void(int last)> finish)
+    : part_(std::make_shared<JoinPart>()) {
+  check<ValueError>(shadow != nullptr, "Joinable", "needs a function that makes the same collectives");
+  part_->shadow = [shadow = std::move(shadow)](int64_t) { shadow(); };
+  part_->finish = std::move(finish);
+}
+
+void Joinable::announce() const {
+  if (part_->session && !part_->session->joined) part_->session->announce(part_->index, 0);
+}
+
+int join(const std::vector<Joinable>& parts, const std::function<void()>& body, const JoinOptions& options) {
+  Group group = options.group.defined() ? options.group : world();
+  std::vector<int> everyone(static_cast<size_t>(group.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  JoinSession session(group.subgroup(everyone), options);
+  SessionGuard guard(session, parts);
+  try {
+    body();
+    shadow_others(session, parts);
+    int last = std::max(0, session.leader());
+    for (const Joinable& p : parts)
+      if (p.part()->finish && session.leader() >= 0) p.part()->finish(last);
+    return last;
+  } catch (const RankFailure&) {
+    throw;  // others know
+  } catch (...) {
+    session.fail();
+    throw;
+  }
+}
+
+}  // namespace tutti::parallel

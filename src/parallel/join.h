@@ -1,0 +1,48 @@
+// The inside of join().
+#pragma once
+
+#include <functional>
+
+#include "tutti/parallel/join.h"
+
+namespace tutti::parallel {
+
+/// A join that is under way, as one rank sees it.
+///
+/// Note [Joining]
+/// Whoever is about to make joined collectives announces which: a small all_reduce in a group of its own, to which
+/// ranks without inputs give zeros. These learn from it what to shadow, and that all are through when nobody announced
+/// anything. A rank whose body threw gives a number larger than all.
+class JoinSession {
+ public:
+  JoinSession(Group group, const JoinOptions& options) : group_(std::move(group)), options_(options) {}
+  struct Round {
+    int64_t part = -1;  // that is announced; -1: all are through
+    int64_t mode = 0;   // what its announcer says of it
+  };
+  /// `part` -1: this rank has no more inputs.
+  Round announce(int64_t part, int64_t mode);
+  /// Lets others know that this rank failed, without waiting for them.
+  void fail();
+  /// The lowest rank that was active in the last round; -1: nobody ever was.
+  int leader() const { return leader_; }
+  /// Whether this rank has no more inputs.
+  bool joined = false;
+  bool count_joined() const { return options_.count_joined; }
+  const Group& group() const { return group_; }
+
+ private:
+  [[noreturn]] void others_failed(int rank);
+  Group group_;
+  JoinOptions options_;
+  int leader_ = -1;
+};
+
+struct JoinPart {
+  std::function<void(int64_t mode)> shadow;
+  std::function<void(int last)> finish;
+  JoinSession* session = nullptr;  // while inside of join()
+  int64_t index = 0;               // in its list
+};
+
+}  // namespace tutti::parallel

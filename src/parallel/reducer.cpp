@@ -1,0 +1,306 @@
+// The reducer while backward runs: what it knows of the module, hooks, and what they do. See Note [A pass of the
+// reducer].
+#include "parallel/reducer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "autograd/engine.h"
+#include "base/check.h"
+#include "tutti/ops.h"
+
+namespace tutti::parallel {
+namespace {
+
+constexpr const char* kName = "DistributedDataParallel";
+// Transports keep a few collectives at a time. More would block backward until other ranks come, who may just then
+// wait for this rank in a collective of their own (of a SyncBatchNorm, say).
+constexpr size_t kMaxInFlight = 8;
+
+// Says of all trainable parameters, and of buffers, whether they are known.
+class KnownVisitor final : public nn::detail::FieldVisitor {
+ public:
+  explicit KnownVisitor(std::function<void(const std::string&, const Tensor&)> check) : check_(std::move(check)) {}
+  void parameter(const std::string& name, nn::Parameter& p) override {
+    if (p.defined() && p.requires_grad()) check_(name, p);
+  }
+  void buffer(const std::string&, nn::Buffer& b) override {
+    if (b.defined()) buffers.push_back(b);
+  }
+  void module(const std::string&, nn::ModuleBase& m) override { m.visit_fields(*this); }
+  TensorList buffers;
+
+ private:
+  std::function<void(const std::string&, const Tensor&)> check_;
+};
+
+}  // namespace
+
+std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions& options) {
+  auto reducer = std::make_shared<Reducer>(module, options);
+  // Hooks and joins know the reducer while it lives, and do not keep it alive.
+  for (size_t i = 0; i < reducer->entries_.size(); ++i)
+    reducer->hooks_.push_back(
+        reducer->entries_[i].parameter.register_post_accumulate_hook([weak = std::weak_ptr(reducer), i](const Tensor&) {
+          if (auto self = weak.lock()) self->accumulated(i);
+        }));
+  reducer->join_->shadow = [weak = std::weak_ptr(reducer)](int64_t mode) {
+    if (auto self = weak.lock()) self->shadow(mode);
+  };
+  reducer->join_->finish = [weak = std::weak_ptr(reducer)](int last) {
+    auto self = weak.lock();
+    if (!self) return;
+    TensorList all;
+    for (const Entry& e : self->entries_) all.push_back(e.parameter);
+    for (const NamedBuffer& b : self->buffers_) all.push_back(b.tensor);
+    self->broadcast_all(all, last);
+  };
+  return reducer;
+}
+
+Reducer::Reducer(nn::ModuleBase& module, const DdpOptions& options)
+    : options_(options), group_(options.group.defined() ? options.group : world()) {
+  check<ValueError>(options.bucket_bytes > 0, kName, "bucket_bytes is {}: it must be positive", options.bucket_bytes);
+  check<ValueError>(options.checksum_every >= 0, kName, "checksum_every is {}: a number of steps, or 0 for never",
+                    options.checksum_every);
+  check<ValueError>(options.root >= 0 && options.root < group_.size(), kName, "root {} is not in a group of {}",
+                    options.root, group_.size());
+  check<ValueError>(group_.rank() >= 0, kName, "this rank is not a member of the group: {}", to_string(group_));
+  std::vector<int> everyone(static_cast<size_t>(group_.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  channel_ = group_.subgroup(everyone);
+  adopt(module);
+}
+
+Reducer::~Reducer() {
+  for (HookHandle& hook : hooks_) hook.remove();
+}
+
+void Reducer::adopt(nn::ModuleBase& module) {
+  NamedTensors parameters = module.named_parameters(), buffers = module.named_buffers();
+  Facts facts{{"root", std::to_string(options_.root)},
+              {"bucket_bytes", std::to_string(options_.bucket_bytes)},
+              {"average by samples", options_.average == Average::samples ? "yes" : "no"},
+              {"static_graph", options_.static_graph ? "yes" : "no"},
+              {"checksum_every", std::to_string(options_.checksum_every)},
+              {"hook", options_.hook ? "yes" : "no"}};
+  for (auto& list : {facts_of("parameter", parameters), facts_of("buffer", buffers)})
+    facts.insert(facts.end(), list.begin(), list.end());
+  for (auto& [name, tensor] : buffers) {
+    auto own = options_.buffer_policy.find(name);
+    buffers_.push_back({name, tensor, own == options_.buffer_policy.end() ? options_.buffers : own->second});
+    facts.emplace_back("policy of buffer " + name, std::to_string(static_cast<int>(buffers_.back().policy)));
+  }
+  for (const auto& [name, policy] : options_.buffer_policy)
+    check<ValueError>(std::any_of(buffers.begin(), buffers.end(), [&](auto& b) { return b.first == name; }), kName,
+                      "buffer_policy names {}, but the module has no such buffer", name);
+  check_agree(kName, facts, collective());
+
+  TensorList all;
+  for (auto& [name, tensor] : parameters) {
+    all.push_back(tensor);
+    if (!tensor.requires_grad()) continue;
+    index_[tensor.impl()] = entries_.size();
+    Entry& e = entries_.emplace_back();
+    e.name = name;
+    e.parameter = tensor;
+  }
+  for (const NamedBuffer& b : buffers_) all.push_back(b.tensor);
+  broadcast_all(all, options_.root);
+  sparse_.assign(entries_.size(), false);
+}
+
+ReduceOptions Reducer::average() const {
+  ReduceOptions o{.op = Reduce::average, .group = channel_, .timeout = options_.timeout, .place = options_.place};
+  const JoinSession* session = join_->session;
+  if (options_.average == Average::samples)
+    o.weight = pass_.joined ? 0 : samples_.value_or(0);
+  else if (session)
+    o.weight = pass_.joined && !session->count_joined() ? 0 : 1;
+  return o;
+}
+CollectiveOptions Reducer::collective() const {
+  return {.group = channel_, .timeout = options_.timeout, .place = options_.place};
+}
+void Reducer::broadcast_all(const TensorList& tensors, int root) const {
+  NoGrad guard;
+  for (const TensorList& list : by_kind(tensors))
+    broadcast(list, {.root = root, .group = channel_, .timeout = options_.timeout, .place = options_.place});
+}
+
+void Reducer::check_module(nn::ModuleBase& module) {
+  check<Error>(broken_.empty(), kName, "it cannot go on after a backward pass that failed ({}): make a new one",
+               broken_);
+  KnownVisitor visitor([this](const std::string& name, const Tensor& p) {
+    auto known = index_.find(p.impl());
+    check<ValueError>(known != index_.end(), kName,
+                      "the parameter {} ({}) is not one of those it was made with: after replacing or copying "
+                      "parameters, or asking for gradients of more of them, make a new {}",
+                      name, p, kName);
+    const Entry& e = entries_[known->second];
+    check<ValueError>(!e.slot.defined() ||
+                          (e.slot.dtype() == p.dtype() && e.slot.sizes() == p.sizes() && e.slot.device() == p.device()),
+                      kName, "the parameter {} was {} and is {} now: convert the module before it is wrapped", e.name,
+                      e.slot, p);
+  });
+  visitor.module("", module);
+  // Buffers may be replaced: what is there now counts. Those that are shared are visited several times.
+  if (visitor.buffers.size() == buffers_.size())
+    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].tensor = visitor.buffers[i];
+}
+
+void Reducer::watch(const TensorList& outputs) {
+  for (const Tensor& y : outputs)
+    if (y.defined() && y.requires_grad() && !y.is_leaf())
+      y.register_hook([weak = weak_from_this()](const Tensor&) {
+        if (auto self = weak.lock()) {
+          std::lock_guard lock(self->mutex_);
+          self->begin_pass();
+        }
+        return Tensor();
+      });
+}
+
+void Reducer::set_samples(double count) {
+  check<ValueError>(options_.average == Average::samples, "set_samples",
+                    "gradients are averaged by ranks: this is for {{.average = Average::samples}}");
+  check<ValueError>(count >= 0, "set_samples", "a batch cannot have {} samples", count);
+  std::lock_guard lock(mutex_);
+  samples_ = count;
+}
+void Reducer::add_no_sync(int change) {
+  std::lock_guard lock(mutex_);
+  no_sync_ += change;
+}
+UnusedParameters Reducer::unused() const {
+  std::lock_guard lock(mutex_);
+  return unused_;
+}
+std::vector<std::vector<std::string>> Reducer::bucket_names() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::vector<std::string>> names;
+  for (const Bucket& b : buckets_) {
+    names.emplace_back();
+    for (size_t i : b.members) names.back().push_back(entries_[i].name);
+  }
+  return names;
+}
+void Reducer::check_equal() {
+  NamedTensors list;
+  for (const Entry& e : entries_) list.emplace_back(e.name, e.parameter);
+  check_equal_bits(kName, list, collective());
+}
+
+// ---- A pass
+
+bool Reducer::begin_pass() {
+  if (pass_.active) return true;
+  if (!broken_.empty()) return false;  // forward says so; another one may work on these parameters by now
+  if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); })) return false;
+  pass_ = {};
+  pass_.active = true;
+  pass_.syncing = no_sync_ == 0;
+  pass_.with_graph = grad_enabled();
+  if (pass_.syncing) begin_sync(false);
+  return true;
+}
+
+// What every rank does first, those that have joined too.
+void Reducer::begin_sync(bool joined) {
+  check<ValueError>(joined || options_.average != Average::samples || samples_, kName,
+                    "gradients are averaged by samples: call set_samples() before backward");
+  pass_.joined = joined;
+  pass_.observing = order_.empty() && !entries_.empty();
+  next_ = 0;
+  for (Bucket& b : buckets_) {
+    b.left = false;
+    b.missing = 0;
+    for (size_t i : b.members) b.missing += entries_[i].expected > 0;
+  }
+  if (!joined && !pass_.observing && !pass_.with_graph) leave_ready();
+}
+
+void Reducer::accumulated(size_t index) {
+  std::lock_guard lock(mutex_);
+  Entry& e = entries_[index];
+  e.dirty = true;
+  if (!begin_pass() || !pass_.syncing) return;
+  ++e.count;
+  if (pass_.observing && e.count == 1) pass_.order.push_back(index);
+  if (pass_.observing || pass_.with_graph) return;
+  take(e);
+  if (e.count != e.expected || e.bucket < 0) return;
+  Bucket& b = buckets_[static_cast<size_t>(e.bucket)];
+  if (b.left) return;
+  --b.missing;
+  leave_ready();
+}
+
+// Moves what has just been accumulated to where it belongs.
+void Reducer::take(Entry& e) {
+  GradientSink& sink = gradient_sink();
+  Tensor g = sink.gradient(e.parameter);
+  check<ValueError>(g.defined(), kName,
+                    "the gradient of {} is gone as soon as it came: another {} has the same parameters", e.name, kName);
+  sink.set_gradient(e.parameter, {});
+  Bucket* b = e.bucket < 0 ? nullptr : &buckets_[static_cast<size_t>(e.bucket)];
+  if (g.is_sparse()) {
+    e.sparse = e.sparse.defined() ? e.sparse + g : g;
+  } else if (!b || b->left) {
+    e.late = e.late.defined() ? e.late + g : g;
+  } else {
+    give_memory(*b);
+    if (e.filled)
+      e.slot.add_(g);
+    else if (!g.is_same(e.slot))
+      e.slot.copy_(g);
+    e.filled = true;
+  }
+}
+
+// The same for a parameter that nothing came for: what it has counts, if others use it.
+void Reducer::take_rest(Entry& e) {
+  if (e.filled || e.sparse.defined() || e.late.defined()) return;
+  if (!pass_.joined) e.before = gradient_sink().gradient(e.parameter);
+  if (!e.before.defined()) return;
+  gradient_sink().set_gradient(e.parameter, {});
+  if (e.before.is_sparse())
+    e.sparse = e.before;
+  else if (e.bucket < 0)
+    e.late = e.before;
+  else
+    e.filled = true;
+}
+
+size_t Reducer::in_flight() const {
+  size_t count = 0;
+  for (size_t k = 0; k < next_; ++k) count += !buckets_[k].work.defined() || !buckets_[k].work.done();
+  return count;
+}
+
+void Reducer::leave_ready() {
+  while (next_ < buckets_.size() && buckets_[next_].missing == 0 && in_flight() < kMaxInFlight)
+    leave(buckets_[next_++]);
+}
+
+void Reducer::leave(Bucket& b) {
+  give_memory(b);
+  for (size_t i : b.members) {
+    Entry& e = entries_[i];
+    if (e.filled) continue;
+    take_rest(e);
+    if (!e.filled)
+      e.slot.zero_();
+    else if (!e.before.is_same(e.slot))
+      e.slot.copy_(e.before);
+    if (e.dirty) e.before.reset();  // it will not be put back, and need not wait for that in memory
+  }
+  b.left = true;
+  b.content.average = average();
+  if (options_.hook)
+    b.finish = options_.hook(b.content);
+  else
+    b.work = all_reduce_async(b.content.buffer, b.content.average);
+}
+
+}  // namespace tutti::parallel

@@ -1,0 +1,146 @@
+// What DistributedDataParallel does: gradients into buckets, buckets through collectives, and back.
+//
+// Note [A pass of the reducer]
+// A hook on every parameter tells when its gradient has been accumulated; the sink (see GradientSink) says where it is.
+// The first hook of a backward pass begins a pass here, the end of the outermost backward (after_backward) ends it.
+//
+// Nobody can know in advance which gradients will come, and how often: graphs change, and what is checkpointed comes
+// once for each piece. So the last pass is taken for a prediction. A parameter is ready when it has come as often as
+// then, a bucket when all of its parameters are, and it leaves when all buckets before it have left: this order is the
+// same on all ranks, whatever they use. Predictions may be wrong. What does not come is filled up with zeros (or with
+// the gradient that the parameter had) at the end; what comes after its bucket has left is `late` and is averaged at
+// the end by itself: averages add up. So are sparse gradients. At the end all ranks exchange what each has of that, one
+// byte a parameter; with a static graph there is nothing to exchange, since predictions must be right.
+//
+// From when it is in a bucket until the end of the pass the sink has no gradient for the parameter, so that nobody
+// writes where the collective is at work. At the end it gets the part of the bucket (a copy of it, if the sink is
+// not the default one: contexts of distributed autograd live side by side, while there is only one set of buckets).
+//
+// The first pass only observes; buckets are made at its end, in the order in which rank 0's gradients came.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+
+#include "parallel/agree.h"
+#include "parallel/join.h"
+#include "tutti/autograd.h"
+#include "tutti/parallel/ddp.h"
+
+namespace tutti::parallel {
+
+class Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  static std::shared_ptr<Reducer> make(nn::ModuleBase& module, const DdpOptions& options);
+  Reducer(nn::ModuleBase& module, const DdpOptions& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Throws unless the module's parameters are those that the reducer knows.
+  void check_module(nn::ModuleBase& module);
+  /// A pass begins as soon as gradients flow into these, even if none of our parameters gets any.
+  void watch(const TensorList& outputs);
+  void set_samples(double count);
+  void add_no_sync(int change);
+  UnusedParameters unused() const;
+  std::vector<std::vector<std::string>> bucket_names() const;
+  void check_equal();
+  const std::shared_ptr<JoinPart>& join_part() const { return join_; }
+
+ private:
+  // What a rank has for a parameter, as it tells the others.
+  enum Flag : uint8_t { kDense = 1, kSparse = 2, kLate = 4, kUsed = 8 };
+  struct Entry {
+    std::string name;
+    Tensor parameter;
+    int bucket = -1;        // none: its gradients are sparse, or never come (static graph)
+    Tensor slot;            // its part of the bucket
+    uint32_t expected = 1;  // times that it came in the last pass
+    uint32_t count = 0;     // in this one
+    bool dirty = false;     // has gradients that other ranks do not know of
+    bool filled = false;    // the slot has this pass's gradient
+    Tensor sparse, late;    // what does not go by the bucket
+    Tensor before;          // the gradient that was there when nothing came
+  };
+  struct Bucket {
+    GradientBucket content;
+    std::vector<size_t> members;
+    std::vector<int64_t> offsets;  // of each member, in elements
+    int64_t elements = 0;
+    size_t missing = 0;  // members that are not ready
+    bool left = false;
+    Work work;
+    std::function<void()> finish;  // of a hook
+  };
+  struct Pass {
+    bool active = false, syncing = false, observing = false, with_graph = false, joined = false;
+    int leader = 0;  // whose buffers, and whose order, count
+    std::vector<size_t> order;
+  };
+
+  void adopt(nn::ModuleBase& module);
+  void accumulated(size_t index);
+  bool begin_pass();
+  void begin_sync(bool joined);
+  void take(Entry& entry);
+  void take_rest(Entry& entry);
+  void end_pass(bool well);
+  void meet_joined();
+  void finish_pass();
+  void finish_with_graph();
+  void shadow(int64_t mode);
+  void reset_pass();
+
+  std::vector<uint8_t> my_flags();
+  std::vector<uint8_t> exchange_flags();
+  std::vector<std::vector<size_t>> used_by_kind(const std::vector<uint8_t>& flags) const;
+  Tensor gradient_with_graph(const Entry& entry) const;
+  void check_static() const;
+  void reduce_aside(Entry& entry, uint8_t flags);
+  void hand_out(Entry& entry, uint8_t flags);
+  void note_unused(const std::vector<uint8_t>& flags);
+  void sync_buffers();
+
+  void agree_on_order();
+  void make_buckets();
+  void give_memory(Bucket& bucket);
+  void leave(Bucket& bucket);
+  void leave_ready();
+  size_t in_flight() const;
+
+  ReduceOptions average() const;
+  CollectiveOptions collective() const;
+  void broadcast_all(const TensorList& tensors, int root) const;
+
+  const DdpOptions options_;
+  Group group_;    // the user's
+  Group channel_;  // the same ranks: so that our collectives never get between the user's
+  std::vector<Entry> entries_;
+  std::unordered_map<TensorImpl*, size_t> index_;
+  std::vector<HookHandle> hooks_;
+  struct NamedBuffer {
+    std::string name;
+    Tensor tensor;
+    BufferPolicy policy;
+  };
+  std::vector<NamedBuffer> buffers_;
+
+  mutable std::mutex mutex_;  // hooks may run in several threads
+  Pass pass_;
+  std::deque<Bucket> buckets_;
+  size_t next_ = 0;             // bucket to leave
+  std::vector<size_t> order_;   // of entries; empty before the first pass
+  std::vector<uint8_t> flags_;  // of all ranks together, in the last pass
+  std::vector<bool> sparse_;    // entries whose gradients are
+  bool counted_ = false;        // this rank has had a pass, by which to expect
+  UnusedParameters unused_;
+  int no_sync_ = 0;
+  int64_t passes_ = 0;
+  std::optional<double> samples_;
+  std::string broken_;  // why it cannot go on
+  std::shared_ptr<JoinPart> join_ = std::make_shared<JoinPart>();
+};
+
+}  // namespace tutti::parallel

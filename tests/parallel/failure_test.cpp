@@ -1,0 +1,202 @@
+// What goes wrong: modules that differ, drift, graphs that are not static, ranks that throw or are killed.
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/parallel/support.h"
+
+namespace tutti {
+namespace {
+
+using namespace test;  // NOLINT
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+struct DdpFailure : QuickTest<2, 3> {};
+
+struct Sized : nn::Module<Sized> {
+  nn::Linear fc, head{4, 2};
+  std::optional<nn::Linear> extra;
+  TUTTI_FIELDS(fc, head, extra)
+  explicit Sized(int64_t size) : fc(size, 4) {}
+  Tensor forward(const Tensor& x) { return head(fc(x)); }
+};
+
+TUTTI_RANK_TEST(DdpFailure, ModulesThatDiffer) {
+  Sized net(rank() == 1 ? 5 : 3);
+  if (rank() == 0) net.extra.emplace(2, 2);
+  if (rank() == 1) net.head.weight.requires_grad_(false);
+  auto text = message_of<MismatchError>([&] { DistributedDataParallel ddp(net); });
+  std::string others = world_size() == 2 ? "rank 0" : "ranks 0, 2";
+  EXPECT_THAT(
+      text,
+      AllOf(HasSubstr("ranks disagree:"),
+            HasSubstr("parameter fc.weight: f32[4, 3] on " + others + "; f32[4, 5] on rank 1"),
+            HasSubstr("parameter head.weight: f32[2, 4] on " + others + "; f32[2, 4] without a gradient on rank 1"),
+            HasSubstr(world_size() == 2 ? "parameter extra.weight: f32[2, 2] on rank 0; not on rank 1"
+                                        : "parameter extra.weight: f32[2, 2] on rank 0; not on ranks 1, 2"),
+            Not(HasSubstr("fc.bias"))));
+  text = message_of<MismatchError>([&] { DistributedDataParallel ddp(Mlp(), {.bucket_bytes = 100 + rank()}); });
+  EXPECT_THAT(text, HasSubstr("bucket_bytes: 100 on rank 0; 101 on rank 1"));
+  DistributedDataParallel fine{Mlp()};  // and all goes on
+}
+
+TUTTI_RANK_TEST(DdpFailure, DriftIsNoticed) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net, {.checksum_every = 2});
+  auto step = [&] { ddp(numbers({2, 6}, 1)).sum().backward(); };
+  step();
+  step();
+  if (rank() == 1) {
+    NoGrad guard;
+    net.second.bias[3].add_(1e-15);
+    net.last.bias[0].add_(1);
+  }
+  step();
+  std::string others = world_size() == 2 ? "rank " : "ranks 0, 2";
+  EXPECT_THAT(message_of<MismatchError>(step),
+              AllOf(HasSubstr("second.bias is the first parameter whose bits differ"), HasSubstr(others)));
+  EXPECT_THAT(message_of<MismatchError>([&] { ddp.check_equal(); }), HasSubstr("second.bias"));
+}
+
+struct Fork : nn::Module<Fork> {
+  nn::Linear a{2, 2}, b{2, 2};
+  TUTTI_FIELDS(a, b)
+  Tensor forward(const Tensor& x, int times) {
+    Tensor y = a(x);
+    for (int i = 0; i < times; ++i) y = b(y);
+    return y;
+  }
+};
+
+TUTTI_RANK_TEST(DdpFailure, AGraphThatIsNotStatic) {
+  for (bool never_used : {false, true}) {
+    DistributedDataParallel ddp(Fork(), {.static_graph = true});
+    for (int i = 0; i < 3; ++i) ddp(ones({1, 2}), never_used ? 0 : 1).sum().backward();
+    auto text = message_of<ValueError>([&] { ddp(ones({1, 2}), never_used ? 1 : 0).sum().backward(); });
+    EXPECT_THAT(text, AllOf(HasSubstr("the graph is said to be static"),
+                            HasSubstr(never_used ? "b.weight: 1 times, not 0" : "b.weight: 0 times, not 1"),
+                            Not(HasSubstr("a.weight"))));
+    EXPECT_THAT(message_of<Error>([&] { ddp(ones({1, 2}), 1).sum().backward(); }),
+                HasSubstr("it cannot go on after a backward pass that failed"));
+  }
+}
+
+TUTTI_RANK_TEST(DdpFailure, WrongOptionsAndChangedModules) {
+  EXPECT_THAT(message_of<ValueError>([] { DistributedDataParallel(Mlp(), {.bucket_bytes = 0}); }),
+              HasSubstr("bucket_bytes is 0"));
+  EXPECT_THAT(message_of<ValueError>([] { DistributedDataParallel(Mlp(), {.root = 7}); }),
+              HasSubstr("root 7 is not in a group of"));
+  EXPECT_THAT(message_of<ValueError>([] { DistributedDataParallel(Mlp(), {.checksum_every = -1}); }),
+              HasSubstr("checksum_every is -1"));
+  DistributedDataParallel ddp{Mlp()};
+  EXPECT_THAT(message_of<ValueError>([&] { ddp.set_samples(3); }), HasSubstr("averaged by ranks"));
+  ddp(ones({1, 6})).sum().backward();
+  ddp.module.last = nn::Linear(8, 3);
+  EXPECT_THAT(message_of<ValueError>([&] { ddp(ones({1, 6})); }),
+              HasSubstr("the parameter weight (f32[3, 8] on cpu:0) is not one of those"));
+  DistributedDataParallel other(Mlp(), {.average = parallel::Average::samples});
+  EXPECT_THAT(message_of<ValueError>([&] { other(ones({1, 6})).sum().backward(); }), HasSubstr("call set_samples()"));
+  DistributedDataParallel converted{Mlp()};
+  converted(ones({1, 6})).sum().backward();
+  converted.to(f64);
+  EXPECT_THAT(message_of<ValueError>([&] { converted(ones({1, 6}, {f64})); }),
+              HasSubstr("convert the module before it is wrapped"));
+}
+
+TUTTI_RANK_TEST(DdpFailure, TwoWrappersOfOneModule) {
+  Mlp net;
+  DistributedDataParallel one(net), two(net);
+  one(ones({1, 6})).sum().backward();
+  EXPECT_THAT(message_of<ValueError>([&] { one(ones({1, 6})).sum().backward(); }),
+              HasSubstr("another DistributedDataParallel has the same parameters"));
+}
+
+// A node that throws in backward.
+struct Trap : Function<Trap> {
+  bool now;
+  Tensor forward(const Tensor& x, bool n) {
+    now = n;
+    return x.clone();
+  }
+  TensorList backward(const TensorList& g) {
+    if (now) throw ValueError("the trap");
+    return g;
+  }
+};
+
+TUTTI_RANK_TEST(DdpFailure, BackwardThatThrowsEverywhere) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net);
+  Tensor x = numbers({2, 6}, 1).requires_grad_();
+  // Before anything is sent: nothing is lost.
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THAT(message_of<ValueError>([&] { Trap::apply(ddp(x), true).sum().backward(); }), HasSubstr("the trap"));
+  net.zero_grad();
+  ddp(x).sum().backward();
+  ddp.check_equal();
+  // When all was sent: a new one is needed, and works.
+  EXPECT_THAT(message_of<ValueError>([&] { ddp(Trap::apply(x, true)).sum().backward(); }), HasSubstr("the trap"));
+  EXPECT_THAT(message_of<Error>([&] { ddp(x).sum().backward(); }), HasSubstr("make a new one"));
+  DistributedDataParallel again(net);
+  again(x).sum().backward();
+  again.check_equal();
+}
+
+TEST(DdpFailures, BackwardThatThrowsOnOneRankEndsTheOthers) {
+  for (const auto& runner : harness::every_transport()) {
+    auto text = message_of<ValueError>([&] {
+      harness::run_ranks(
+          3,
+          [&] {
+            Mlp net = seeded<Mlp>();
+            DistributedDataParallel ddp(net, {.bucket_bytes = 300});
+            Tensor x = numbers({2, 6}, 1).requires_grad_();
+            for (int i = 0; i < 5; ++i) ddp(Trap::apply(x, i == 3 && rank() == 1)).sum().backward();
+            ADD_FAILURE() << "nobody gets here";
+          },
+          {}, runner);
+    });
+    EXPECT_THAT(text, HasSubstr("[rank 1] the trap")) << runner.name;
+  }
+}
+
+#ifndef TUTTI_SANITIZE_THREAD
+struct Killer : Function<Killer> {
+  Tensor forward(const Tensor& x) { return x.clone(); }
+  TensorList backward(const TensorList& g) {
+    ::kill(::getpid(), SIGKILL);
+    return g;
+  }
+};
+
+TEST(DdpFailures, ARankKilledInTheMiddleOfAStep) {
+  for (const auto& runner : harness::every_transport()) {
+    if (runner.shares_memory) continue;  // threads cannot be killed
+    for (int last : {0, 2}) {
+      auto text = message_of<RankFailure>([&] {
+        harness::run_ranks(
+            4,
+            [&] {
+              Mlp net = seeded<Mlp>();
+              DistributedDataParallel ddp(net, {.bucket_bytes = 300});
+              optim::SGD sgd(ddp.parameters(), {.lr = 0.1});
+              for (int i = 0; i < 20; ++i) {
+                // In the middle of backward, when some buckets have left.
+                Tensor h = ddp.module.first(numbers({2, 6}, 1));
+                if (rank() == 2 && i == 5 + last) h = Killer::apply(h);
+                ddp.module.last(tanh(ddp.module.second(tanh(h)))).sum().backward();
+                sgd.step();
+              }
+              ADD_FAILURE() << "nobody gets here";
+            },
+            {}, runner);
+      });
+      EXPECT_THAT(text, AllOf(HasSubstr("rank 2 failed: its process"), HasSubstr("killed"))) << runner.name;
+    }
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,167 @@
+// Uneven inputs.
+#include "tests/parallel/support.h"
+
+namespace tutti {
+namespace {
+
+using namespace test;  // NOLINT
+using parallel::join;
+using parallel::Joinable;
+using testing::HasSubstr;
+
+struct Join : QuickTest<1, 2, 4> {};
+
+TUTTI_RANK_TEST(Join, CollectivesOfOnesOwn) {
+  std::vector<double> sums;
+  int finished = -1;
+  Joinable sum([] { all_reduce(zeros({2}, {f64})); }, [&](int last) { finished = last; });
+  // The rank in the middle has the most, and rank 0 nothing.
+  int inputs = rank() == 0 ? 0 : rank() == 1 ? 5 : 2;
+  int last = join({sum}, [&] {
+    for (int i = 0; i < inputs; ++i) {
+      Tensor x = full({2}, rank() + i, {f64});
+      sum.announce();
+      all_reduce(x);
+      sums.push_back(x[0].item<double>());
+    }
+  });
+  EXPECT_EQ(last, world_size() > 1 ? 1 : 0);
+  EXPECT_EQ(finished, world_size() > 1 ? 1 : -1);
+  if (world_size() == 2) {
+    EXPECT_EQ(sums.size(), static_cast<size_t>(inputs));
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    double wanted = 0;
+    for (int r = 0; r < world_size(); ++r)
+      if (static_cast<int>(i) < (r == 0 ? 0 : r == 1 ? 5 : 2))
+        wanted += static_cast<double>(r) + static_cast<double>(i);
+    EXPECT_EQ(sums[i], wanted);
+  }
+  sum.announce();  // outside it is nothing
+  barrier();
+}
+
+TUTTI_RANK_TEST(Join, PartsInTheOrderOfTheirUse) {
+  Joinable one([] { all_reduce(zeros({1}, {f64})); }),
+      two([] { broadcast(zeros({3}, {f64}), {.root = world_size() - 1}); });
+  join({one, two}, [&] {
+    for (int i = 0; i <= rank(); ++i) {
+      Tensor count = ones({1}, {f64}), x = full({3}, rank(), {f64});
+      if (i % 2 == 0) {
+        one.announce();
+        all_reduce(count);
+        EXPECT_EQ(count.item<double>(), world_size() - i);
+      }
+      two.announce();
+      broadcast(x, {.root = world_size() - 1});
+      EXPECT_EQ(x[2].item<double>(), world_size() - 1);
+    }
+  });
+}
+
+// Each rank has as many batches as its number says; a rank that counts zeros divides by all ranks.
+void train_unevenly(bool count_joined, bool static_graph) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  DistributedDataParallel ddp(net, {.bucket_bytes = 300, .static_graph = static_graph});
+  optim::SGD sgd(ddp.parameters(), {.lr = 0.1}), alone(whole.parameters(), {.lr = 0.1});
+  auto steps = [](int r) { return r == 0 ? 0 : 5 - r; };
+  auto batch = [](int step, int r) { return numbers({2, 6}, static_cast<uint64_t>(10 * step + r)); };
+  int last = join({ddp},
+                  [&] {
+                    for (int step = 0; step < steps(rank()); ++step) {
+                      sgd.zero_grad();
+                      ddp(batch(step, rank())).square().mean().backward();
+                      sgd.step();
+                    }
+                  },
+                  {.count_joined = count_joined});
+  for (int step = 0; step < 5; ++step) {
+    alone.zero_grad();
+    int active = 0;
+    for (int r = 0; r < world_size(); ++r) active += step < steps(r);
+    if (!active) break;
+    for (int r = 0; r < world_size(); ++r)
+      if (step < steps(r)) (whole(batch(step, r)).square().mean() / (count_joined ? world_size() : active)).backward();
+    alone.step();
+  }
+  expect_same_values(net, whole);
+  EXPECT_EQ(last, world_size() > 1 ? 1 : 0);
+  ddp.check_equal();
+  // And then as if nothing had been.
+  net.zero_grad();
+  whole.zero_grad();
+  ddp(batch(7, rank())).square().mean().backward();
+  for (int r = 0; r < world_size(); ++r) (whole(batch(7, r)).square().mean() / world_size()).backward();
+  expect_same_gradients(ddp, whole);
+}
+
+TUTTI_RANK_TEST(Join, AveragesOverThoseThatHaveInputs) { train_unevenly(false, false); }
+TUTTI_RANK_TEST(Join, OrOverAll) { train_unevenly(true, false); }
+TUTTI_RANK_TEST(Join, WithAStaticGraph) { train_unevenly(false, true); }
+
+TUTTI_RANK_TEST(Join, TwoModels) {
+  Mlp one = seeded<Mlp>(), two = one.clone();
+  DistributedDataParallel a(one), b(two);
+  int steps = 1 + rank() % 3;
+  join({a, b}, [&] {
+    for (int i = 0; i < steps; ++i) {
+      a(numbers({2, 6}, 1)).sum().backward();
+      (b(numbers({2, 6}, 2)).sum() * a(numbers({2, 6}, 3)).sum()).backward();
+    }
+  });
+  a.check_equal();
+}
+
+struct Thrown : testing::TestWithParam<int> {};
+
+// The rank with number GetParam() throws: before its first step, or between two.
+TEST_P(Thrown, InsideOfJoinEndsTheOthers) {
+  for (const auto& runner : harness::every_transport())
+    for (int when : {0, 1}) {
+      auto text = message_of<IndexError>([&] {
+        harness::run_ranks(
+            3,
+            [&] {
+              Mlp net = seeded<Mlp>();
+              DistributedDataParallel ddp(net);
+              join({ddp}, [&] {
+                for (int i = 0; i < rank() + 2; ++i) {
+                  if (rank() == GetParam() && i == when) throw IndexError("no such file");
+                  ddp(numbers({2, 6}, 1)).sum().backward();
+                }
+              });
+              ADD_FAILURE() << "nobody gets here";
+            },
+            {}, runner);
+      });
+      EXPECT_THAT(text, HasSubstr("[rank " + std::to_string(GetParam()) + "] no such file")) << runner.name;
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Join, Thrown, testing::Values(0, 2));
+
+TUTTI_RANK_TEST(Join, ACaughtErrorIsToldToTheOthers) {
+  if (world_size() == 1) GTEST_SKIP();
+  Joinable sum([] { all_reduce(zeros({2})); });
+  std::string text;
+  try {
+    join({sum}, [&] {
+      if (rank() == 1) throw IndexError("no such file");
+      sum.announce();
+      ADD_FAILURE() << "rank 1 did not announce it";
+    });
+  } catch (const Error& e) {
+    text = e.what();
+  }
+  EXPECT_THAT(text, HasSubstr(rank() == 1 ? "no such file" : "rank 1 threw inside of join"));
+  barrier();
+}
+
+TUTTI_RANK_TEST(Join, WrongUse) {
+  Joinable sum([] { all_reduce(zeros({2})); });
+  EXPECT_THAT(message_of<ValueError>([&] { Joinable(std::function<void()>()); }), HasSubstr("needs a function"));
+  auto inner = [&] { join({sum}, [] {}); };
+  EXPECT_THAT(message_of<ValueError>([&] { join({sum}, inner); }), HasSubstr("part 0 is being joined already"));
+}
+
+}  // namespace
+}  // namespace tutti

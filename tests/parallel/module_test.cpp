@@ -1,0 +1,279 @@
+// A wrapped module among other things: names, any type, optimizers, scalers, hooks, other sinks, buffers.
+#include <map>
+
+#include "tests/parallel/support.h"
+
+namespace tutti {
+namespace {
+
+using namespace test;  // NOLINT
+using parallel::BufferPolicy;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct DdpModule : QuickTest<1, 2> {};
+
+std::vector<std::string> names_of(const std::vector<std::pair<std::string, Tensor>>& list) {
+  std::vector<std::string> names;
+  for (auto& [name, t] : list) names.push_back(name);
+  return names;
+}
+
+struct Outer : nn::Module<Outer> {
+  nn::Linear before{6, 6};
+  DistributedDataParallel<Mlp> inner;
+  TUTTI_FIELDS(before, inner)
+  explicit Outer(const Mlp& m) : inner(m) {}
+  Tensor forward(const Tensor& x) { return inner(before(x)); }
+};
+
+TUTTI_RANK_TEST(DdpModule, NamesAreThoseOfTheModule) {
+  Mlp net;
+  DistributedDataParallel ddp(net);
+  EXPECT_EQ(names_of(ddp.named_parameters()), names_of(net.named_parameters()));
+  EXPECT_TRUE(ddp.state_dict().contains("first.weight"));
+  Mlp other;
+  ddp.load_state_dict(other.state_dict());
+  EXPECT_TRUE(equal(net.first.weight, other.first.weight));
+  EXPECT_TRUE(ddp.parameters()[0].is_same(net.first.weight));
+  EXPECT_THAT(to_string(ddp), HasSubstr("DistributedDataParallel<"));
+  ddp.eval();
+  EXPECT_FALSE(ddp.module.is_training());
+}
+
+TUTTI_RANK_TEST(DdpModule, InsideOfAnotherModule) {
+  Outer net(seeded<Mlp>());
+  net.to(f64);
+  EXPECT_THAT(names_of(net.named_parameters()),
+              ElementsAre("before.weight", "before.bias", "inner.first.weight", "inner.first.bias",
+                          "inner.second.weight", "inner.second.bias", "inner.last.weight", "inner.last.bias"));
+  Tensor x = numbers({2, 6}, static_cast<uint64_t>(rank()));
+  net(x).square().mean().backward();
+  Tensor all = net.inner.module.first.weight.grad().clone(), own = net.before.weight.grad().clone();
+  Tensor sum = all.clone(), spread = own.clone();
+  all_reduce(sum, {.op = Reduce::average});
+  all_reduce(spread, {.op = Reduce::max});
+  expect_close(sum, all, "what is wrapped is averaged");
+  if (world_size() > 1 && rank() == 0) {
+    EXPECT_FALSE(equal(spread, own)) << "what is not is not";
+  }
+}
+
+TUTTI_RANK_TEST(DdpModule, AnyModule) {
+  nn::AnyModule any(seeded<Mlp>()), whole = any.clone();
+  DistributedDataParallel ddp(any, {.bucket_bytes = 300});
+  Tensor x = numbers({2 * world_size(), 6}, 1);
+  for (int i = 0; i < 2; ++i) {
+    ddp.zero_grad();
+    whole.module().zero_grad();
+    ddp(mine(x, 2)).square().mean().backward();
+    whole(x).square().mean().backward();
+    expect_same_gradients(ddp, whole.module());
+  }
+  nn::AnyModule held(ddp);
+  held(mine(x, 2)).square().mean().backward();
+  ddp.call<Tensor>(mine(x, 2));
+}
+
+struct Several : nn::Module<Several> {
+  nn::Linear a{2, 2}, b{2, 2};
+  TUTTI_FIELDS(a, b)
+  std::map<std::string, Tensor> forward(const std::pair<Tensor, Tensor>& in) {
+    return {{"a", a(in.first)}, {"b", b(in.second)}, {"none", Tensor()}};
+  }
+};
+
+TUTTI_RANK_TEST(DdpModule, AnyArgumentsAndResults) {
+  DistributedDataParallel ddp(seeded<Several>());
+  auto out = ddp(std::pair(numbers({1, 2}, 1), numbers({1, 2}, 2)));
+  out["b"].sum().backward();
+  EXPECT_THAT(ddp.unused_parameters().everywhere, ElementsAre("a.weight", "a.bias"));
+}
+
+TUTTI_RANK_TEST(DdpModule, ForwardHooksOfUsers) {
+  DistributedDataParallel ddp(seeded<Mlp>());
+  int before = 0, inside = 0;
+  ddp.register_forward_pre_hook([&](nn::ModuleBase&, TensorList&) { ++before; });
+  ddp.module.first.register_forward_hook([&](nn::ModuleBase&, const TensorList&, TensorList&) { ++inside; });
+  ddp(numbers({2, 6}, 1)).sum().backward();
+  EXPECT_EQ(before, 1);
+  EXPECT_EQ(inside, 1);
+}
+
+TUTTI_RANK_TEST(DdpModule, ScalerAndClipping) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  net.to(f32);
+  whole.to(f32);
+  DistributedDataParallel ddp(net, {.hook = parallel::compress(f16)});
+  optim::SGD sgd(ddp.parameters(), {.lr = 0.1}), alone(whole.parameters(), {.lr = 0.1});
+  amp::GradScaler scaler({.scale = 1024});
+  for (uint64_t step = 0; step < 4; ++step) {
+    Tensor x = numbers({2 * world_size(), 6}, step).to(f32);
+    // On one rank something overflows in the second step: nobody may take it.
+    double factor = step == 1 && rank() == 0 ? 1e30 : 1;
+    sgd.zero_grad();
+    scaler.scale((ddp(mine(x, 2)) * factor).square().mean()).backward();
+    scaler.unscale_(sgd);
+    double norm = optim::clip_grad_norm_(ddp.parameters(), 0.05);
+    EXPECT_EQ(scaler.step(sgd), step != 1);
+    scaler.update();
+    EXPECT_EQ(scaler.scale(), step == 0 ? 1024 : 512);
+    ddp.check_equal();
+    if (step == 1) continue;
+    alone.zero_grad();
+    whole(x).square().mean().backward();
+    EXPECT_NEAR(optim::clip_grad_norm_(whole.parameters(), 0.05), norm, 2e-3 * norm);
+    alone.step();
+  }
+  expect_same_values(net, whole, 1e-3);
+}
+
+TUTTI_RANK_TEST(DdpModule, AutocastInForward) {
+  Mlp net = seeded<Mlp>();
+  net.to(f32);
+  DistributedDataParallel ddp(net);
+  for (int i = 0; i < 2; ++i) {
+    amp::Autocast cast(bf16);
+    Tensor y = ddp(numbers({2, 6}, 1).to(f32));
+    EXPECT_EQ(y.dtype(), bf16);
+    y.to(f32).sum().backward();
+  }
+  EXPECT_EQ(net.first.weight.grad().dtype(), f32);
+}
+
+struct Mixed : nn::Module<Mixed> {
+  nn::Linear a{4, 4}, b{4, 4}, c{4, 2};
+  nn::Parameter turn{full({1}, 0.3)};
+  TUTTI_FIELDS(a, b, c, turn)
+  Tensor forward(const Tensor& x) { return c(b(a(x.to(f32)).to(f64)).to(f32)) * turn; }
+};
+
+TUTTI_RANK_TEST(DdpModule, DtypesAndDevicesHaveBucketsOfTheirOwn) {
+  Mixed net = seeded<Mixed>(), whole = net.clone();
+  for (Mixed* m : {&net, &whole}) {
+    m->to(f32);
+    m->b.to(f64);
+  }
+  DistributedDataParallel ddp(net);
+  for (uint64_t step = 0; step < 3; ++step) {
+    net.zero_grad();
+    whole.zero_grad();
+    Tensor x = numbers({2 * world_size(), 4}, step);
+    ddp(mine(x, 2)).square().mean().backward();
+    whole(x).square().mean().backward();
+    expect_same_gradients(ddp, whole, 1e-5);
+  }
+  EXPECT_EQ(ddp.buckets().size(), 2u);
+}
+
+TUTTI_RANK_TEST(DdpModule, ChannelsLastKeepsItsStrides) {
+  nn::Conv2d conv(3, 4, 3);
+  conv.to(MemoryFormat::channels_last);
+  Shape strides = conv.weight.strides();
+  DistributedDataParallel ddp(conv);
+  for (int i = 0; i < 3; ++i) {
+    ddp.zero_grad();
+    ddp(ones({1, 3, 5, 5})).sum().backward();
+    EXPECT_EQ(conv.weight.grad().strides(), strides);
+  }
+}
+
+// ---- Buffers
+
+struct Counted : nn::Module<Counted> {
+  nn::Linear fc{2, 2};
+  nn::Buffer one{zeros({2})}, two{zeros({2})}, three{zeros({2})};
+  nn::Buffer steps{full({}, 0, {.dtype = DType::i64})};
+  TUTTI_FIELDS(fc, one, two, three, steps)
+  Tensor forward(const Tensor& x) {
+    NoGrad guard;
+    for (Tensor b : {one, two, three}) b.add_(rank() + 1);
+    steps.add_(rank() + 1);
+    EnableGrad again;
+    return fc(x);
+  }
+};
+
+TUTTI_RANK_TEST(DdpModule, EachBufferHasItsPolicy) {
+  Counted net;
+  DistributedDataParallel ddp(net,
+                              {.root = world_size() - 1,
+                               .buffers = BufferPolicy::average,
+                               .buffer_policy = {{"one", BufferPolicy::broadcast}, {"three", BufferPolicy::none}}});
+  double n = world_size();
+  for (int i = 0; i < 2; ++i) ddp(ones({1, 2})).sum().backward();
+  EXPECT_EQ(net.one[0].item<double>(), 2 * n);
+  EXPECT_EQ(net.two[0].item<double>(), n + 1);
+  EXPECT_EQ(net.three[0].item<double>(), 2.0 * (rank() + 1));
+  EXPECT_EQ(net.steps.item<int64_t>(), 2 * world_size());
+  EXPECT_THAT(
+      message_of<ValueError>([&] { DistributedDataParallel(net, {.buffer_policy = {{"four", BufferPolicy::none}}}); }),
+      HasSubstr("buffer_policy names four, but the module has no such buffer"));
+}
+
+// ---- Communication hooks
+
+TUTTI_RANK_TEST(DdpModule, HooksSeeBucketsInOrder) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  std::vector<int64_t> started, finished;
+  auto hook = [&](parallel::GradientBucket& b) -> std::function<void()> {
+    started.push_back(b.index);
+    Work work = all_reduce_async(b.buffer, b.average);
+    return [&, work]() mutable {
+      finished.push_back(b.index);
+      work.wait();
+    };
+  };
+  DistributedDataParallel ddp(net, {.bucket_bytes = 300, .hook = hook});
+  Tensor x = numbers({2 * world_size(), 6}, 1);
+  for (int i = 0; i < 2; ++i) {
+    net.zero_grad();
+    started.clear();
+    finished.clear();
+    ddp(mine(x, 2)).square().mean().backward();
+    EXPECT_EQ(started.size(), ddp.buckets().size());
+    EXPECT_TRUE(std::is_sorted(started.begin(), started.end()));
+    EXPECT_EQ(started, finished);
+  }
+  whole(x).square().mean().backward();
+  expect_same_gradients(ddp, whole);
+}
+
+TUTTI_RANK_TEST(DdpModule, CompressionRoundsOnce) {
+  EXPECT_THAT(message_of<DTypeError>([] { parallel::compress(f64); }), HasSubstr("as bf16 or f16, not f64"));
+  for (DType half : {bf16, f16}) {
+    nn::Linear fc(1, 1, {.bias = false});
+    DistributedDataParallel ddp(fc, {.hook = parallel::compress(half)});
+    double mine = 1 + 1.0 / 3 + rank();
+    ddp(full({1, 1}, mine, f32)).sum().backward();
+    double sum = 0;
+    for (int r = 0; r < world_size(); ++r) sum += full({}, 1 + 1.0 / 3 + r, f32).to(half).item<double>();
+    double wanted = full({}, sum / world_size(), f32).to(half).item<double>();
+    EXPECT_EQ(fc.weight.grad().item<double>(), wanted);
+  }
+}
+
+TUTTI_RANK_TEST(DdpModule, AGroupOfSome) {
+  Group pair = world().split(rank() % 2);
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net, {.group = pair});
+  ddp(numbers({2, 6}, static_cast<uint64_t>(rank()))).sum().backward();
+  ddp.check_equal();
+}
+
+TUTTI_RANK_TEST(DdpModule, LeavesParametersWithoutHooks) {
+  Mlp net = seeded<Mlp>();
+  {
+    DistributedDataParallel ddp(net);
+    ddp(numbers({2, 6}, 1)).sum().backward();
+  }
+  net.zero_grad();
+  Tensor x = numbers({2, 6}, static_cast<uint64_t>(rank()));
+  net(x).sum().backward();  // no collective: ranks need not agree
+  Mlp other = net.clone();
+  other(x).sum().backward();
+  expect_same_gradients(net, other);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,369 @@
+// tutti run, with real processes: what they are told, what is heard of them, how they end, and that they do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/tools/program.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using namespace test;  // NOLINT
+
+Words tutti_run(const Words& options, const Words& command) {
+  Words words{TUTTI_TOOL, "run"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+Words shell(const std::string& script) { return {"sh", "-c", script}; }
+
+std::set<std::string> lines(const std::string& text) {
+  std::set<std::string> set;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) set.insert(line);
+  return set;
+}
+
+// Numbers that processes wrote into files, one each.
+std::vector<pid_t> pids(const std::string& folder, size_t count) {
+  std::vector<pid_t> list;
+  EXPECT_TRUE(eventually([&] {
+    list.clear();
+    for (auto& entry : std::filesystem::directory_iterator(folder))
+      if (int pid = std::atoi(contents(entry.path().string()).c_str())) list.push_back(pid);
+    return list.size() == count;
+  }));
+  return list;
+}
+
+TEST(Run, TellsRanksWhoTheyAre) {
+  Program p(tutti_run({"-n", "3", "--env", "MINE=a=b"},
+                      shell("echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $TUTTI_EPOCH $MINE; "
+                            "[ -n \"$MASTER_ADDR\" ] && [ -n \"$MASTER_PORT\" ] && [ -n \"$TUTTI_SECRET\" ]")));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_EQ(lines(p.out()),
+            (std::set<std::string>{"[0] 0 3 0 3 0 0 a=b", "[1] 1 3 1 3 0 0 a=b", "[2] 2 3 2 3 0 0 a=b"}));
+  EXPECT_EQ(p.err(), "");
+}
+
+TEST(Run, LinesStayWholeAndKeepTheirStream) {
+  Program p(tutti_run({"-n", "4"}, shell("for i in $(seq 200); do echo out-$RANK-$i; echo err-$RANK-$i >&2; done; "
+                                         "printf unfinished")));
+  EXPECT_EQ(p.wait(), 0);
+  auto out = lines(p.out()), err = lines(p.err());
+  EXPECT_EQ(out.size(), 4 * 201u);
+  EXPECT_EQ(err.size(), 4 * 200u);
+  for (std::string r : {"0", "1", "2", "3"}) {
+    EXPECT_TRUE(out.contains("[" + r + "] out-" + r + "-200"));
+    EXPECT_TRUE(out.contains("[" + r + "] unfinished"));
+    EXPECT_TRUE(err.contains("[" + r + "] err-" + r + "-1"));
+  }
+  Program plain(tutti_run({"-n", "1", "--plain"}, shell("echo as it is")));
+  EXPECT_EQ(plain.wait(), 0);
+  EXPECT_EQ(plain.out(), "as it is\n");
+}
+
+TEST(Run, WritesFiles) {
+  Folder folder;
+  Program p(tutti_run({"-n", "2", "--quiet", "--log", folder / "logs"}, shell("echo out $RANK; echo err $RANK >&2")));
+  EXPECT_EQ(p.wait(), 0);
+  EXPECT_EQ(p.out() + p.err(), "");
+  EXPECT_EQ(contents(folder / "logs/rank-1.out"), "out 1\n");
+  EXPECT_EQ(contents(folder / "logs/rank-0.err"), "err 0\n");
+}
+
+TEST(Run, TheFirstFailureIsTheOneReported) {
+  Program p(
+      tutti_run({"-n", "3", "--grace", "0.2"},
+                shell("if [ $RANK = 1 ]; then for i in $(seq 30); do echo line $i; done; echo why >&2; exit 5; fi; "
+                      "sleep 1000")));
+  EXPECT_EQ(p.wait(), 5);
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: rank 1 failed: exit code 5\n"), HasSubstr("tutti:   line 30\n"),
+                             HasSubstr("tutti:   why\n"), Not(HasSubstr("tutti:   line 1\n")),
+                             Not(HasSubstr("rank 0 failed")), Not(HasSubstr("rank 2 failed"))));
+  Program killed(tutti_run({"-n", "2", "--grace", "0.2"}, shell("[ $RANK = 0 ] && kill -9 $$; sleep 1000")));
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(killed.err(), HasSubstr("tutti: rank 0 failed: killed by signal 9 (Killed)"));
+}
+
+TEST(Run, WhatCannotBeStartedIsSaidOnce) {
+  Program p(tutti_run({"-n", "2", "--max-restarts", "5"}, {"/no/such/program"}));
+  EXPECT_EQ(p.wait(), 127);
+  EXPECT_EQ(p.err(), "tutti: rank 0 failed: it cannot be started: /no/such/program: No such file or directory\n");
+}
+
+TEST(Run, WrongWordsAreSaid) {
+  auto says = [](const Words& words) {
+    Program p(words);
+    EXPECT_EQ(p.wait(), 2);
+    return p.err();
+  };
+  EXPECT_THAT(says(tutti_run({"-n", "0"}, {"true"})), HasSubstr("-n, --ranks cannot be 0"));
+  EXPECT_THAT(says(tutti_run({"-n", "two"}, {"true"})), HasSubstr("takes a number, not 'two'"));
+  EXPECT_THAT(says(tutti_run({"--nonsense"}, {"true"})), HasSubstr("there is no option --nonsense"));
+  EXPECT_THAT(says(tutti_run({}, {})), HasSubstr("name the program to run"));
+  EXPECT_THAT(says(tutti_run({"--nnodes", "2", "--node-rank", "2"}, {"true"})), HasSubstr("numbered from 0"));
+  EXPECT_THAT(says(tutti_run({"--nnodes", "2"}, {"true"})), HasSubstr("needs --master-addr"));
+  EXPECT_THAT(says({TUTTI_TOOL, "walk"}), HasSubstr("there is no command 'walk'"));
+  Program help({TUTTI_TOOL, "run", "--help"});
+  EXPECT_EQ(help.wait(), 0);
+  EXPECT_THAT(help.out(), HasSubstr("--max-restarts N"));
+}
+
+// ---- Ends
+
+TEST(Run, SignalsArePassedOn) {
+  Folder ready;
+  std::string script = "trap 'echo usr' USR1; trap 'echo term; exit 0' TERM; touch " + ready.path() +
+                       "/$RANK; while true; do sleep 0.01; done";
+  Program p(tutti_run({"-n", "2"}, shell(script)));
+  auto all_ready = [&] { return std::filesystem::exists(ready / "0") && std::filesystem::exists(ready / "1"); };
+  ASSERT_TRUE(eventually(all_ready));
+  p.signal(SIGUSR1);
+  EXPECT_TRUE(eventually([&] { return lines(p.out()).size() == 2; }));
+  p.signal(SIGTERM);
+  EXPECT_EQ(p.wait(), 0);  // they ended well
+  EXPECT_EQ(lines(p.out()), (std::set<std::string>{"[0] usr", "[1] usr", "[0] term", "[1] term"}));
+}
+
+TEST(Run, WhoDoesNotListenIsKilled) {
+  Folder ready;
+  std::string script = "trap '' TERM INT; echo $$ > " + ready.path() + "/$RANK; while true; do sleep 0.01; done";
+  Program p(tutti_run({"-n", "2", "--grace", "0.2", "--max-restarts", "3"}, shell(script)));
+  auto children = pids(ready.path(), 2);
+  p.signal(SIGINT);
+  EXPECT_EQ(p.wait(), 128 + SIGINT);
+  for (pid_t pid : children) EXPECT_FALSE(is_alive(pid));
+  EXPECT_THAT(p.err(), Not(HasSubstr("starts all ranks again")));
+}
+
+TEST(Run, WhatRanksStartedGoesWithThem) {
+  Folder running;
+  // A child in the background, and one that has left for a session of its own.
+  std::string script = "sleep 1000 & echo $! > " + running.path() + "/$RANK-child; setsid sh -c 'echo $$ > " +
+                       running.path() + "/'$RANK'-daemon; exec sleep 1000' & " + "while [ ! -s " + running.path() +
+                       "/$RANK-daemon ]; do sleep 0.01; done; exit $RANK";
+  Program p(tutti_run({"-n", "2", "--grace", "0.2"}, shell(script)));
+  EXPECT_EQ(p.wait(), 1);
+  for (pid_t pid : pids(running.path(), 4)) EXPECT_TRUE(eventually([&] { return !is_alive(pid); })) << pid;
+}
+
+TEST(Run, RanksDieWithTheirParent) {
+  Folder running;
+  std::string script = "trap '' TERM; echo $$ > " + running.path() + "/$RANK; while true; do sleep 0.01; done";
+  Program p(tutti_run({"-n", "3"}, shell(script)));
+  auto children = pids(running.path(), 3);
+  for (pid_t pid : children) EXPECT_TRUE(is_alive(pid));
+  p.signal(SIGKILL);
+  EXPECT_EQ(p.wait(), 128 + SIGKILL);
+  for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
+}
+
+TEST(Run, CoresAreDivided) {
+  Program all({"sh", "-c", "grep Cpus_allowed_list /proc/self/status"});
+  ASSERT_EQ(all.wait(), 0);
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core cannot be divided";
+  Words command{"grep", "Cpus_allowed_list", "/proc/self/status"};
+  Program bound(tutti_run({"-n", "2", "--plain"}, command)),
+      free(tutti_run({"-n", "2", "--plain", "--no-bind"}, command)), many(tutti_run({"-n", "300", "--plain"}, command));
+  EXPECT_EQ(bound.wait() + free.wait() + many.wait(), 0);
+  EXPECT_EQ(lines(bound.out()).size(), 2u);
+  EXPECT_EQ(lines(free.out()), lines(all.out()));
+  EXPECT_EQ(lines(many.out()), lines(all.out()));  // more than cores: nobody is bound
+}
+
+// ---- Restarts
+
+TEST(Run, StartsAgainAfterAFailure) {
+  Folder folder;
+  std::string script = "echo epoch $TUTTI_EPOCH; [ $RANK = 0 ] || sleep 0.05; [ $TUTTI_EPOCH = 2 ] || exit 3";
+  Program p(tutti_run({"-n", "2", "--max-restarts", "4", "--log", folder / "logs"}, shell(script)));
+  EXPECT_EQ(p.wait(), 0);
+  EXPECT_EQ(lines(p.out()), (std::set<std::string>{"[0] epoch 0", "[1] epoch 0", "[0] epoch 1", "[1] epoch 1",
+                                                   "[0] epoch 2", "[1] epoch 2"}));
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("starts all ranks again: 1 of 4 restarts"), HasSubstr("2 of 4 restarts"),
+                             Not(HasSubstr("3 of 4"))));
+  EXPECT_EQ(contents(folder / "logs/epoch-1/rank-1.out"), "epoch 1\n");
+  Program never(tutti_run({"-n", "2", "--max-restarts", "2"}, shell("exit $((RANK + 4))")));
+  EXPECT_THAT(never.wait(), testing::AnyOf(4, 5));
+  EXPECT_THAT(never.err(), AllOf(HasSubstr("2 of 2 restarts"), Not(HasSubstr("3 of 2"))));
+}
+
+// ---- Worlds
+
+Words bench(const Words& options) {
+  Words words{TUTTI_TOOL, "bench"};
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+TEST(Run, RanksFindTheirWorld) {
+  Program p(tutti_run({"-n", "3"}, bench({"-e", "64K", "-f", "64", "-i", "5"})));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_THAT(p.out(), AllOf(HasSubstr("[0] # all_reduce f32 sum, 3 ranks by shm"), Not(HasSubstr("[1]"))));
+}
+
+TEST(Run, AKilledRankEndsTheWorldAndLeavesATrace) {
+  Folder folder;
+  Program p(tutti_run({"-n", "3", "--trace", folder / "trace", "--env", "TUTTI_FAULTS=kill rank=1 call=40"},
+                      bench({"-i", "1000"})));
+  EXPECT_EQ(p.wait(), 128 + SIGKILL);
+  EXPECT_THAT(p.err(),
+              AllOf(HasSubstr("tutti: rank 1 failed: killed by signal 9"), HasSubstr("rank 1 failed: its process")));
+  Program trace({TUTTI_TOOL, "trace", folder / "trace"});
+  EXPECT_EQ(trace.wait(), 0) << trace.err();
+  EXPECT_THAT(trace.out(), AllOf(HasSubstr("2 of 3 ranks left a record"),
+                                 ContainsRegex("rank 0 failed: .*rank 1 failed"), HasSubstr("largest skew")));
+  EXPECT_THAT(contents(folder / "trace/trace.json"), HasSubstr("\"traceEvents\""));
+}
+
+TEST(Run, WorldsMeetAgainInEveryEpoch) {
+  // The fault strikes every epoch at the same call; with too few calls it does not strike.
+  Program p(tutti_run({"-n", "2", "--max-restarts", "3"},
+                      shell("[ $TUTTI_EPOCH = 2 ] || export TUTTI_FAULTS='kill rank=1 call=20'; exec \"" TUTTI_TOOL
+                            "\" bench -i 100 -e 4K")));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_THAT(p.err(), HasSubstr("2 of 3 restarts"));
+}
+
+// ---- Many hosts: here they are all this one, which each reaches by a shell instead of ssh
+
+struct Hosts : testing::Test {
+  Hosts() {
+    std::ofstream(folder / "rsh") << "#!/bin/sh\nprintf '%s\\n' \"$*\" >> " << (folder / "commands")
+                                  << "\nshift\nexec sh -c \"$*\"\n";
+    std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
+  }
+  Words options(const Words& more) {
+    static int port = 20000 + ::getpid() % 20000;
+    Words words{"--rsh", folder / "rsh", "--master-port", std::to_string(port++)};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  Folder folder;
+};
+
+TEST_F(Hosts, RanksAreNumberedOverAllOfThem) {
+  Program p(tutti_run(options({"--hosts", "127.0.0.1:2,localhost:1", "--env", "TUTTI_TEXT=it's"}),
+                      shell("echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK \"$TUTTI_TEXT\"")));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_EQ(lines(p.out()), (std::set<std::string>{"[0] 0 3 0 2 0 it's", "[1] 1 3 1 2 0 it's", "[2] 2 3 0 1 1 it's"}));
+  EXPECT_THAT(contents(folder / "commands"), Not(HasSubstr("SECRET")));
+}
+
+TEST_F(Hosts, AreOneWorld) {
+  Program p(tutti_run(options({"--hosts", "127.0.0.1,localhost", "-n", "2"}), bench({"-e", "4K", "-i", "5"})),
+            {{"TUTTI_SECRET", "only for this"}});
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_THAT(p.out(), HasSubstr("4 ranks by"));
+  EXPECT_THAT(contents(folder / "commands"), Not(HasSubstr("only for this")));
+}
+
+TEST_F(Hosts, AFailureOfOneEndsAllAndAllStartAgain) {
+  Program p(tutti_run(options({"--hosts", "127.0.0.1:1,localhost:2", "--max-restarts", "1", "--grace", "0.3"}),
+                      shell("echo epoch $TUTTI_EPOCH; [ $RANK != 2 ] || exit 7; sleep 1000")));
+  EXPECT_EQ(p.wait(), 7) << p.err();
+  EXPECT_EQ(lines(p.out()).size(), 6u);
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: rank 2 failed: exit code 7"),
+                             HasSubstr("on another node, rank 2: exit code 7"), HasSubstr("1 of 1 restarts")));
+}
+
+TEST_F(Hosts, EndWhenToldTo) {
+  Folder ready;
+  std::string script = "trap 'echo usr' USR1; trap 'echo term; exit 0' TERM; echo $$ > " + ready.path() +
+                       "/$RANK; while true; do sleep 0.01; done";
+  Program p(tutti_run(options({"--hosts", "127.0.0.1:1,localhost:1"}), shell(script)));
+  auto children = pids(ready.path(), 2);
+  p.signal(SIGUSR1);
+  EXPECT_TRUE(eventually([&] { return lines(p.out()).size() == 2; }));
+  p.signal(SIGTERM);
+  EXPECT_EQ(p.wait(), 0);
+  for (pid_t pid : children) EXPECT_FALSE(is_alive(pid));
+  EXPECT_TRUE(lines(p.out()).contains("[1] term"));
+}
+
+TEST_F(Hosts, DieWithTheOneThatStartedThem) {
+  Folder ready;
+  Program p(tutti_run(options({"--hosts", "127.0.0.1:1,localhost:1", "--grace", "0.3"}),
+                      shell("trap '' TERM; echo $$ > " + ready.path() + "/$RANK; while true; do sleep 0.01; done")));
+  auto children = pids(ready.path(), 2);
+  p.signal(SIGKILL);
+  p.wait();
+  for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
+}
+
+TEST_F(Hosts, ANodeThatDoesNotComeIsNamed) {
+  Words words =
+      options({"--nnodes", "3", "--node-rank", "0", "--master-addr", "127.0.0.1", "--join-timeout", "1", "-n", "1"});
+  Words other = words;
+  other[std::find(other.begin(), other.end(), "--node-rank") - other.begin() + 1] = "2";
+  std::vector<std::pair<std::string, std::string>> secret{{"TUTTI_SECRET", "shared"}};
+  Program first(tutti_run(words, {"true"}), secret), third(tutti_run(other, {"true"}), secret);
+  EXPECT_EQ(first.wait(), 1);
+  third.wait();
+  EXPECT_THAT(first.err(), HasSubstr("of 3 nodes these did not come within 1 s: 1"));
+  Program without(tutti_run(words, {"true"}), {{"TUTTI_SECRET", ""}});
+  EXPECT_EQ(without.wait(), 2);
+  EXPECT_THAT(without.err(), HasSubstr("the job needs a secret: set TUTTI_SECRET"));
+}
+
+// ---- The other commands
+
+TEST(Info, SaysWhatThereIs) {
+  Program p({TUTTI_TOOL, "info"});
+  EXPECT_EQ(p.wait(), 0);
+  for (const char* word : {"tutti ", "transports     threads, shm", "kernels ", "cores ", "shared memory "})
+    EXPECT_THAT(p.out(), HasSubstr(word));
+}
+
+TEST(Bench, EveryCollectiveIsRight) {
+  for (std::string kind : {"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter",
+                           "all_to_all", "send_recv", "barrier"})
+    for (std::string dtype : {"f32", "bf16", "i32"}) {
+      Program p(bench({kind, "-n", "3", "-d", dtype, "-b", "12", "-e", "200K", "-f", "128", "-i", "3", "-r", "1"}));
+      EXPECT_EQ(p.wait(), 0) << kind << " " << dtype << "\n" << p.out() << p.err();
+      EXPECT_THAT(p.out(), HasSubstr(kind + " " + dtype + " sum, 3 ranks by threads"));
+    }
+}
+
+TEST(Bench, EveryReductionIsRight) {
+  for (std::string op : {"sum", "average", "product", "min", "max", "band", "bor", "bxor"}) {
+    std::string dtype = op[0] == 'b' ? "i64" : "f64";
+    Program p(bench({"all_reduce", "-n", "3", "-d", dtype, "-o", op, "-e", "64K", "-f", "64", "-i", "3", "--async"}));
+    EXPECT_EQ(p.wait(), 0) << op << "\n" << p.out() << p.err();
+  }
+}
+
+#ifndef TUTTI_SANITIZE_THREAD
+TEST(Bench, ProcessesAndJson) {
+  Program p(bench({"-n", "2", "--processes", "-e", "1K", "-f", "32", "-i", "3", "--json"}));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_EQ(lines(p.out()).size(), 2u);
+  EXPECT_THAT(p.out(), AllOf(HasSubstr("\"transport\":\"shm\",\"bytes\":4,"), HasSubstr("\"wrong\":0}")));
+}
+#endif
+
+TEST(Bench, WrongWordsAreSaid) {
+  auto says = [](const Words& options) {
+    Program p(bench(options));
+    EXPECT_NE(p.wait(), 0);
+    return p.err();
+  };
+  EXPECT_THAT(says({"all_redcue"}), HasSubstr("there is no collective 'all_redcue'"));
+  EXPECT_THAT(says({"-d", "f8"}), HasSubstr("there is no dtype 'f8'"));
+  EXPECT_THAT(says({"-o", "mean"}), HasSubstr("there is no reduction 'mean'"));
+  EXPECT_THAT(says({"-r", "2"}), HasSubstr("there is no rank 2 to be the root"));
+  EXPECT_THAT(says({"-b", "64", "-e", "4"}), HasSubstr("sizes begin at 1 byte"));
+  EXPECT_THAT(says({"-o", "band"}), HasSubstr("f32 cannot be reduced like that"));
+}
+
+}  // namespace
+}  // namespace tutti
