@@ -58,7 +58,7 @@ inline constexpr Way kHosts{"shm_ucx", spawn_hosts};
 #ifdef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children
 inline std::vector<Way> all_ways() { return {kThreads}; }
 #else
-inline std::vector<Way> all_ways() { return {kThreads, kProcesses, kUcx, kHosts}; }
+inline std::vector<Way> all_ways() { return {kThreads, kProcesses, kUcx, kHosts, kGloo}; }
 #endif
 /// Of ranks that see each other's memory: circles are found only there.
 inline std::vector<Way> one_host_ways() {

@@ -254,6 +254,7 @@ void HostsGroup::fail_messages() {
   if (!messages_) return;
   world_->wire().cut();
   for (auto& work : messages_->withdraw_all()) work->complete(world_->local().failure());
+  world_->wire().wake();  // those who wait for them
 }
 
 bool HostsGroup::wait_message(WorkState& work, Clock::time_point deadline, bool give_up) {
@@ -284,7 +285,8 @@ bool HostsGroup::wait_message(WorkState& work, Clock::time_point deadline, bool 
       mine = messages_->withdraw(work, true);
     }
     if (!mine) {
-      world_->wire().wait(Clock::now() + std::chrono::seconds(5), [&] { return work.settled(); });
+      while (!world_->wire().wait(Clock::now() + kWatch, [&] { return work.settled(); })) {
+      }
       return true;
     }
   }

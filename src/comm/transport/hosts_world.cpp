@@ -86,9 +86,12 @@ void HostsWorld::shake_hands() {
       wire_->receive({0, round, static_cast<int>(peer), Channel::hello}, &come[peer], 1, pending[peer]);
       wire_->send(static_cast<int>(peer), {0, round, rank(), Channel::hello}, &hello, 1, sent);
     }
+    auto ended = [&](int r) { return pending[static_cast<size_t>(r)].done() || wire_->broken(r); };
     auto done = [&] {
-      return failed() ||
-             (sent.done() && std::all_of(pending.begin(), pending.end(), [](const Pending& p) { return p.done(); }));
+      if (failed()) return true;
+      for (int r = 0; r < size(); ++r)
+        if (!ended(r)) return false;
+      return sent.done() || std::any_of(pending.begin(), pending.end(), [](const Pending& p) { return !p.done(); });
     };
     wire_->wait(deadline, done);
     check();
@@ -96,9 +99,10 @@ void HostsWorld::shake_hands() {
       if (!pending[static_cast<size_t>(r)].done()) {
         auto broken = wire_->broken(r);
         wire_->cut();
-        tutti::fail<TimeoutError>("world", "rank {} did not hear of rank {} by {} in {:.3g} s{}{}", rank(), r,
-                                  options_.engine, std::chrono::duration<double>(local_->timeout()).count(),
-                                  broken ? ": " : "", broken ? broken->text : "");
+        tutti::fail<ConnectionError>("world", "rank {} does not reach rank {} by {}: {}", rank(), r, options_.engine,
+                                     broken ? broken->text
+                                            : fmt::format("nothing was heard of it for {:.3g} s",
+                                                          std::chrono::duration<double>(local_->timeout()).count()));
       }
   }
   wire_->connected();
@@ -106,14 +110,6 @@ void HostsWorld::shake_hands() {
 
 HostsWorld::~HostsWorld() {
   if (!left_) leave();
-  {
-    std::lock_guard lock(carrying_);
-    stop_ = true;
-  }
-  to_carry_.notify_all();
-  if (carrier_.joinable()) carrier_.join();
-  keeper_.request_stop();
-  if (keeper_.joinable()) keeper_.join();
 }
 
 int HostsWorld::ranks_here() const {
@@ -166,10 +162,10 @@ void HostsWorld::keep(const std::stop_token& stop) {
   }
   if (failed()) announce();
   store_->cancel();  // a rank that still meets the others waits for nobody any more
-  if (Wire* wire = to_wake_.load()) {
-    wire->wake();
-    wire->nudge();
-  }
+  if (Wire* wire = to_wake_.load()) wire->wake();
+  std::lock_guard lock(carrying_);
+  has_news_ = true;
+  to_carry_.notify_one();
 }
 
 void HostsWorld::take_news() {
@@ -221,6 +217,15 @@ void HostsWorld::leave() {
       }
   } catch (const Error&) {  // the store is gone, and with it those who would want to know
   }
+  // Here, and not where the world is destroyed: that may be by a group which one of these threads was the last to hold.
+  {
+    std::lock_guard lock(carrying_);
+    stop_ = true;
+  }
+  to_carry_.notify_all();
+  if (carrier_.joinable()) carrier_.join();
+  keeper_.request_stop();
+  if (keeper_.joinable()) keeper_.join();
 }
 
 // ---- Groups
