@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps deps-ci demo test bench format lint asan tsan soak fuzz clean
+.PHONY: help deps deps-ci demo demo-identical test bench format lint asan tsan soak fuzz clean
 
 JOBS ?= $(shell nproc)
 # Objects in ccache's store serve every checkout.
@@ -38,10 +38,15 @@ deps: build  ## install the Debian packages that building needs
 deps-ci: deps
 	@$(if $(SKIP_DEPS),:,scripts/install-deps packages-ci.txt)
 
-demo: deps  ## build and run examples/train_spiral
+demo: deps  ## train a small GPT on four ranks: progress, sampled text, a picture of the loss, a trace
 	@$(call configure,release,$(werror))
-	@$(call build,release,example_train_spiral)
-	@build/release/examples/train_spiral
+	@$(call build,release,example_train_gpt)
+	@build/release/examples/train_gpt --out build $(ARGS)
+
+demo-identical: deps  ## the same on threads, processes and two hosts (network namespaces): equal to the last bit
+	@$(call configure,release,$(werror))
+	@$(call build,release,example_train_gpt)
+	@scripts/demo-identical build/release/examples/train_gpt
 
 test: deps  ## build everything and run all tests
 	@$(call configure,release,-DTUTTI_WERROR=$(or $(WERROR),ON))

@@ -54,7 +54,7 @@ inline std::vector<std::string> own_files() {
 
 // Characters drawn one by one from what the model expects next; a lower temperature makes it surer of itself.
 inline std::string write(Gpt& gpt, const data::Vocabulary& letters, const std::string& beginning, int64_t count,
-                  double temperature = 0.7) {
+                         double temperature = 0.7) {
   NoGrad no_grad;
   gpt.eval();
   Tensor text = letters.encode(beginning).unsqueeze(0);

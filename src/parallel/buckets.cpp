@@ -33,7 +33,7 @@ void Reducer::agree_on_order() {
   for (int64_t i : all.to_vector<int64_t>()) order_.push_back(static_cast<size_t>(i));
 }
 
-// By order_, sparse_ and (static graph) flags_, which all ranks have alike. Memory comes when it is needed.
+// By order_, sparse_ and (static graph) flags_, which all ranks have alike.
 void Reducer::make_buckets() {
   buckets_.clear();
   std::map<std::pair<int, int>, Bucket> open;  // by dtype and device
@@ -65,12 +65,14 @@ void Reducer::make_buckets() {
   };
   std::sort(rest.begin(), rest.end(), [&](const Bucket& a, const Bucket& b) { return place(a) < place(b); });
   for (Bucket& b : rest) close(std::move(b));
+  // Here and not when it is needed: memory of the group is made by all ranks at the same time.
+  for (Bucket& b : buckets_) give_memory(b);
 }
 
 void Reducer::give_memory(Bucket& b) {
-  if (b.content.buffer.defined()) return;
   const Tensor& first = entries_[b.members[0]].parameter;
-  b.content.buffer = group_zeros(b.elements, {.dtype = first.dtype(), .device = first.device()}, channel_);
+  b.content.buffer = group_zeros(b.elements, {.dtype = first.dtype(), .device = first.device()},
+                                 {.group = channel_, .timeout = options_.timeout, .place = options_.place});
   for (size_t k = 0; k < b.members.size(); ++k) {
     Entry& e = entries_[b.members[k]];
     const Tensor& p = e.parameter;

@@ -104,7 +104,8 @@ void Reducer::wait_for_buckets(Clock::time_point waiting_since) {
     last = ended;
   }
   time_.exposed = Seconds(Clock::now() - waiting_since).count();
-  if (options_.hook) time_.total = time_.exposed;
+  // What else is exchanged at the end belongs to it; of a hook's collectives nothing else is known.
+  time_.total = options_.hook ? time_.exposed : std::max(time_.total, time_.exposed);
 }
 
 void Reducer::finish_pass() {

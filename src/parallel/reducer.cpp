@@ -253,7 +253,6 @@ void Reducer::take(Entry& e) {
   } else if (!b || b->left) {
     e.late = e.late.defined() ? e.late + g : g;
   } else {
-    give_memory(*b);
     if (e.filled)
       e.slot.add_(g);
     else if (!g.is_same(e.slot))
@@ -288,7 +287,6 @@ void Reducer::leave_ready() {
 }
 
 void Reducer::leave(Bucket& b) {
-  give_memory(b);
   for (size_t i : b.members) {
     Entry& e = entries_[i];
     if (e.filled) continue;

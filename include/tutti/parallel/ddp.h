@@ -79,7 +79,7 @@ struct UnusedParameters {
 
 /// How long the last backward pass that averaged gradients had to do with other ranks, in seconds.
 struct CommunicationTime {
-  double total = 0;    // while collectives of buckets were under way (with a hook: `exposed`)
+  double total = 0;    // while collectives were under way (with a hook: `exposed`)
   double exposed = 0;  // backward was through and waited for them; the rest was hidden behind its work
 };
 
