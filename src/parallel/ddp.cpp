@@ -16,6 +16,7 @@ void DdpBase::before_forward(nn::ModuleBase& module) const { reducer_->check_mod
 void DdpBase::after_forward(const TensorList& outputs) const { reducer_->watch(outputs); }
 void DdpBase::set_samples(double count) { reducer_->set_samples(count); }
 UnusedParameters DdpBase::unused_parameters() const { return reducer_->unused(); }
+CommunicationTime DdpBase::communication_time() const { return reducer_->communication_time(); }
 void DdpBase::check_equal() const { reducer_->check_equal(); }
 std::vector<std::vector<std::string>> DdpBase::buckets() const { return reducer_->bucket_names(); }
 DdpBase::operator Joinable() const { return Joinable(reducer_->join_part()); }

@@ -1,5 +1,6 @@
 // The end of a pass of the reducer: what has not left leaves, what came aside is averaged, and parameters get their
 // gradients. Every rank makes the same collectives here in the same order, those that have joined too.
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -89,7 +90,25 @@ void Reducer::meet_joined() {
   pass_.leader = session->leader();
 }
 
+// They are carried out one after the other, so each begins when the one before has ended.
+void Reducer::wait_for_buckets(Clock::time_point waiting_since) {
+  using Seconds = std::chrono::duration<double>;
+  Clock::time_point last{};
+  time_ = {};
+  for (Bucket& b : buckets_) {
+    if (b.finish) std::exchange(b.finish, nullptr)();
+    if (!b.work.defined()) continue;
+    std::exchange(b.work, Work()).wait();
+    Clock::time_point ended{Clock::duration(b.ended->load())};
+    time_.total += Seconds(ended - std::max(b.began, last)).count();
+    last = ended;
+  }
+  time_.exposed = Seconds(Clock::now() - waiting_since).count();
+  if (options_.hook) time_.total = time_.exposed;
+}
+
 void Reducer::finish_pass() {
+  Clock::time_point now = Clock::now();
   check_static();
   meet_joined();
   bool known = options_.static_graph && !pass_.observing;
@@ -103,10 +122,7 @@ void Reducer::finish_pass() {
   for (Entry& e : entries_)
     if (e.bucket < 0) take_rest(e);
   if (!known && !pass_.observing) flags_ = exchange_flags();
-  for (Bucket& b : buckets_) {
-    if (b.finish) std::exchange(b.finish, nullptr)();
-    if (b.work.defined()) std::exchange(b.work, Work()).wait();
-  }
+  wait_for_buckets(now);
   bool changed = false;
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];

@@ -176,6 +176,10 @@ UnusedParameters Reducer::unused() const {
   std::lock_guard lock(mutex_);
   return unused_;
 }
+CommunicationTime Reducer::communication_time() const {
+  std::lock_guard lock(mutex_);
+  return time_;
+}
 std::vector<std::vector<std::string>> Reducer::bucket_names() const {
   std::lock_guard lock(mutex_);
   std::vector<std::vector<std::string>> names;
@@ -297,10 +301,14 @@ void Reducer::leave(Bucket& b) {
   }
   b.left = true;
   b.content.average = average();
-  if (options_.hook)
+  if (options_.hook) {
     b.finish = options_.hook(b.content);
-  else
-    b.work = all_reduce_async(b.content.buffer, b.content.average);
+    return;
+  }
+  b.began = Clock::now();
+  b.ended = std::make_shared<std::atomic<Clock::rep>>();
+  b.work = all_reduce_async(b.content.buffer, b.content.average);
+  b.work.then([ended = b.ended] { *ended = Clock::now().time_since_epoch().count(); });
 }
 
 }  // namespace tutti::parallel

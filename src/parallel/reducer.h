@@ -19,6 +19,8 @@
 // The first pass only observes; buckets are made at its end, in the order in which rank 0's gradients came.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
@@ -45,6 +47,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_samples(double count);
   void add_no_sync(int change);
   UnusedParameters unused() const;
+  CommunicationTime communication_time() const;
   std::vector<std::vector<std::string>> bucket_names() const;
   void check_equal();
   const std::shared_ptr<JoinPart>& join_part() const { return join_; }
@@ -64,6 +67,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Tensor sparse, late;    // what does not go by the bucket
     Tensor before;          // the gradient that was there when nothing came
   };
+  using Clock = std::chrono::steady_clock;
   struct Bucket {
     GradientBucket content;
     std::vector<size_t> members;
@@ -71,6 +75,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     int64_t elements = 0;
     size_t missing = 0;  // members that are not ready
     bool left = false;
+    Clock::time_point began{};
+    std::shared_ptr<std::atomic<Clock::rep>> ended;  // set by whoever completes the work
     Work work;
     std::function<void()> finish;  // of a hook
   };
@@ -102,6 +108,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void hand_out(Entry& entry, uint8_t flags);
   void note_unused(const std::vector<uint8_t>& flags);
   void sync_buffers();
+  void wait_for_buckets(Clock::time_point waiting_since);
 
   void agree_on_order();
   void make_buckets();
@@ -136,6 +143,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<bool> sparse_;    // entries whose gradients are
   bool counted_ = false;        // this rank has had a pass, by which to expect
   UnusedParameters unused_;
+  CommunicationTime time_;
   int no_sync_ = 0;
   int64_t passes_ = 0;
   std::optional<double> samples_;

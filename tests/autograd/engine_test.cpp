@@ -184,6 +184,77 @@ TEST(Engine, ReentrantOnSeveralDevices) {
   EXPECT_EQ(values(x.grad()), (Doubles{4, 4}));
 }
 
+// What is asked for by hooks on a leaf, inside of a checkpoint or not, is called when all has run.
+TEST(AfterBackward, IsCalledAtTheEndOfTheOutermostPass) {
+  Tensor w = ones({}, {f64}).requires_grad_(), v = ones({}, {f64}).requires_grad_();
+  int asked = 0, called = 0;
+  bool accepted = true;
+  auto ask = [&](const Tensor&) {
+    ++asked;
+    accepted = after_backward([&](bool well) {
+      EXPECT_TRUE(well);
+      EXPECT_FALSE(grad_enabled());
+      EXPECT_EQ(w.grad().item<double>(), 3) << "all has been accumulated";
+      EXPECT_EQ(v.grad().item<double>(), 1);
+      ++called;
+    });
+  };
+  w.register_post_accumulate_hook(ask);
+  auto piece = [&](const Tensor& x) { return checkpoint([&](const Tensor& y) { return y + w; }, x); };
+  Tensor y = piece(piece(v)) + w;
+  y.backward();
+  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(called, 3);
+  EXPECT_TRUE(accepted);
+
+  EXPECT_FALSE(after_backward([](bool) { FAIL() << "there is no pass"; }));
+  w.register_hook([&](const Tensor& g) {
+    EXPECT_FALSE(after_backward([](bool) { FAIL() << "grad() accumulates nothing"; }));
+    return g;
+  });
+  grad(w * 2.0, w);
+}
+
+TEST(AfterBackward, IsToldOfFailuresAndMayFailItself) {
+  Tensor w = ones({}, {f64}).requires_grad_();
+  std::vector<bool> told;
+  bool throws = false;
+  w.register_post_accumulate_hook([&](const Tensor&) {
+    after_backward([&](bool well) {
+      told.push_back(well);
+      if (well && throws) throw ValueError("from the end");
+    });
+    after_backward([&](bool well) { told.push_back(well); });
+    if (!throws) throw ValueError("from the middle");
+  });
+  EXPECT_THAT(message_of<ValueError>([&] { (w * 2.0).backward(); }), HasSubstr("from the middle"));
+  EXPECT_EQ(told, (std::vector<bool>{false, false}));
+  told.clear();
+  throws = true;
+  EXPECT_THAT(message_of<ValueError>([&] { (w * 2.0).backward(); }), HasSubstr("from the end"));
+  EXPECT_EQ(told, (std::vector<bool>{true, false}));
+}
+
+TEST(AfterBackward, KnowsThePassInItsWorkers) {
+  Devices devices(3);
+  std::atomic<int> called = 0;
+  TensorList leaves;
+  Tensor sum = zeros({}, {.dtype = f64, .device = "cpu:0"});
+  for (int i = 0; i < 3; ++i) {
+    Tensor w = ones({}, {.dtype = f64, .device = Device(DeviceKind::cpu, i)}).requires_grad_();
+    w.register_post_accumulate_hook([&](const Tensor&) {
+      EXPECT_TRUE(after_backward([&](bool well) {
+        EXPECT_TRUE(well);
+        ++called;
+      }));
+    });
+    leaves.push_back(w);
+    sum = sum + (w * 2.0).to("cpu:0");
+  }
+  sum.backward();
+  EXPECT_EQ(called, 3);
+}
+
 TEST(GraphTask, TakesGradientsFromOutside) {
   Tensor x = ones({2}, {.requires_grad = true});
   Tensor y = x * 2;

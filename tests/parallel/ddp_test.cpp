@@ -35,6 +35,16 @@ TUTTI_RANK_TEST(Ddp, EqualsOneProcessWithAllBatches) {
   ddp.check_equal();
 }
 
+TUTTI_RANK_TEST(Ddp, TellsHowLongItTook) {
+  DistributedDataParallel ddp(seeded<Mlp>(), {.bucket_bytes = 300});
+  EXPECT_EQ(ddp.communication_time().total, 0);
+  for (int i = 0; i < 2; ++i) ddp(numbers({2, 6}, 1)).sum().backward();
+  auto time = ddp.communication_time();
+  EXPECT_GT(time.total, 0);
+  EXPECT_GT(time.exposed, 0);
+  EXPECT_LT(time.total + time.exposed, 60);
+}
+
 TUTTI_RANK_TEST(Ddp, GradientsAreViewsOfBuckets) {
   Mlp net = seeded<Mlp>();
   DistributedDataParallel ddp(net);
@@ -209,6 +219,44 @@ TUTTI_RANK_TEST(Ddp, NoSyncAddsUpBeforeAveraging) {
     }
     expect_same_gradients(ddp, whole);
   }
+}
+
+// More buckets than transports hold at a time, on ranks whose graphs differ, while batch norms in between wait for each
+// other: nobody may wait for a bucket in the middle of backward.
+struct Deep : nn::Module<Deep> {
+  std::vector<nn::Linear> layers, extra;
+  std::vector<parallel::SyncBatchNorm> norms;
+  TUTTI_FIELDS(layers, extra, norms)
+  Deep() {
+    for (int i = 0; i < 24; ++i) {
+      layers.emplace_back(4, 4);
+      extra.emplace_back(4, 4);
+      norms.emplace_back(4);
+    }
+  }
+  Tensor forward(const Tensor& x, uint64_t choice) {
+    Tensor y = x;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      y = norms[i](layers[i](y));
+      if (choice >> i & 1) y = y + tanh(extra[i](y));
+    }
+    return y;
+  }
+};
+
+TUTTI_RANK_TEST(Ddp, ManyBucketsAndOtherCollectivesInBetween) {
+  Deep net = seeded<Deep>();
+  DistributedDataParallel ddp(net, {.bucket_bytes = 16});
+  for (uint64_t step = 0; step < 6; ++step) {
+    net.zero_grad();
+    uint64_t choice = (step * 3 + static_cast<uint64_t>(rank()) + 1) * 0x9E3779B97F4A7C15u;
+    Tensor x = numbers({3, 4}, step + static_cast<uint64_t>(rank()));
+    ddp(x, choice).square().mean().backward();
+    Tensor all = net.layers[0].weight.grad().clone();
+    all_reduce(all, {.op = Reduce::max});
+    EXPECT_TRUE(equal(all, net.layers[0].weight.grad()));
+  }
+  EXPECT_GT(ddp.buckets().size(), 100u);
 }
 
 // ---- Gradients of gradients

@@ -178,6 +178,60 @@ TUTTI_RANK_TEST(DdpModule, ChannelsLastKeepsItsStrides) {
   }
 }
 
+TUTTI_RANK_TEST(DdpModule, SinksSideBySide) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  DistributedDataParallel ddp(net);
+  Table tables[3];
+  for (uint64_t round = 0; round < 2; ++round)
+    for (uint64_t k = 0; k < 3; ++k) {
+      SinkGuard guard(tables[k]);
+      ddp(mine(numbers({2 * world_size(), 6}, 3 * round + k), 2)).square().mean().backward();
+    }
+  for (uint64_t k = 0; k < 3; ++k) {
+    whole.zero_grad();
+    for (uint64_t round = 0; round < 2; ++round)
+      whole(numbers({2 * world_size(), 6}, 3 * round + k)).square().mean().backward();
+    auto a = net.parameters(), b = whole.parameters();
+    for (size_t i = 0; i < a.size(); ++i) expect_close(tables[k].gradient(a[i]), b[i].grad(), "gradient in a table");
+  }
+  EXPECT_FALSE(net.first.weight.grad().defined());
+}
+
+// Layers on several devices: the engine's workers bring gradients from several threads.
+TEST(DdpDevices, SeveralInOneModule) {
+  Devices devices(2);
+  harness::run_ranks(2, [] {
+    struct Split : nn::Module<Split> {
+      std::vector<nn::Linear> layers;
+      TUTTI_FIELDS(layers)
+      Split() {
+        for (int i = 0; i < 6; ++i) layers.emplace_back(4, 4);
+      }
+      Tensor forward(const Tensor& x) {
+        TensorList parts;
+        for (size_t i = 0; i < layers.size(); ++i) {
+          Device device(DeviceKind::cpu, static_cast<int>(i % 2));
+          parts.push_back(tanh(layers[i](x.to(device))).to("cpu:0"));
+        }
+        return stack(parts).sum({0});
+      }
+    };
+    Split net = seeded<Split>(), whole = net.clone();
+    for (Split* m : {&net, &whole})
+      for (size_t i = 1; i < 6; i += 2) m->layers[i].to("cpu:1");
+    DistributedDataParallel ddp(net, {.bucket_bytes = 200});
+    for (uint64_t step = 0; step < 5; ++step) {
+      net.zero_grad();
+      whole.zero_grad();
+      Tensor x = numbers({2 * world_size(), 4}, step);
+      ddp(mine(x, 2)).square().mean().backward();
+      whole(x).square().mean().backward();
+      expect_same_gradients(ddp, whole);
+    }
+    EXPECT_EQ(net.layers[1].weight.grad().device(), Device("cpu:1"));
+  });
+}
+
 // ---- Buffers
 
 struct Counted : nn::Module<Counted> {

@@ -56,23 +56,6 @@ struct Net : nn::Module<Net> {
   }
 };
 
-/// Another place for gradients, as a context of distributed autograd has.
-class Table final : public GradientSink {
- public:
-  void accumulate(const Tensor& leaf, Tensor gradient) override {
-    Tensor& sum = table_[leaf.impl()];
-    sum = sum.defined() ? sum + gradient : gradient.clone();
-  }
-  Tensor gradient(const Tensor& leaf) override {
-    auto found = table_.find(leaf.impl());
-    return found == table_.end() ? Tensor() : found->second;
-  }
-  void set_gradient(const Tensor& leaf, Tensor gradient) override { table_[leaf.impl()] = std::move(gradient); }
-
- private:
-  std::map<TensorImpl*, Tensor> table_;
-};
-
 int64_t rows_of(const Features& f, int r) { return f[kSamples] ? r + 2 : 3; }
 int64_t first_row(const Features& f, int r) {
   int64_t row = 0;

@@ -1,6 +1,8 @@
 // What tests of parallel training need: models, and what one process does with the batches of all ranks.
 #pragma once
 
+#include <map>
+
 #include "tests/support/expect.h"
 #include "tutti/testing.h"
 #include "tutti/tutti.h"
@@ -19,6 +21,23 @@ struct Mlp : nn::Module<Mlp> {
   nn::Linear first{6, 8}, second{8, 8}, last{8, 3};
   TUTTI_FIELDS(first, second, last)
   Tensor forward(const Tensor& x) { return last(tanh(second(tanh(first(x))))); }
+};
+
+/// Another place for gradients, as a context of distributed autograd has.
+class Table final : public GradientSink {
+ public:
+  void accumulate(const Tensor& leaf, Tensor gradient) override {
+    Tensor& sum = table_[leaf.impl()];
+    sum = sum.defined() ? sum + gradient : gradient.clone();
+  }
+  Tensor gradient(const Tensor& leaf) override {
+    auto found = table_.find(leaf.impl());
+    return found == table_.end() ? Tensor() : found->second;
+  }
+  void set_gradient(const Tensor& leaf, Tensor gradient) override { table_[leaf.impl()] = std::move(gradient); }
+
+ private:
+  std::map<TensorImpl*, Tensor> table_;
 };
 
 /// A module that begins the same on all ranks, in f64.

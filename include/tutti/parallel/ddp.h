@@ -47,7 +47,7 @@ struct GradientBucket {
   Tensor buffer;          // all of them, flat; zeros in between
   TensorList gradients;   // each as a part of the buffer ...
   TensorList parameters;  // ... and whose it is
-  int64_t index = 0;  // 0 is the first to be ready; the same parameters have the same index in all steps but the first
+  int64_t index = 0;      // 0 is the first to be ready. What is kept between steps is best kept by parameter
   ReduceOptions average;  // all_reduce_async(x, bucket.average) makes x what DistributedDataParallel would
 };
 /// In place of all_reduce: starts to make bucket.buffer the average over ranks, without waiting, and returns what
@@ -61,11 +61,11 @@ struct DdpOptions {
   Group group = {};                                        // default: the world
   int root = 0;                                            // in the group: whose parameters and buffers all begin with
   int64_t bucket_bytes = 4 << 20;                          // a bucket is closed when it has so many
-  Average average = Average::ranks;                        //
+  Average average = Average::ranks;                        // what the average counts
   bool static_graph = false;                               // every step uses what the first one used, as often
-  BufferPolicy buffers = BufferPolicy::broadcast;          //
+  BufferPolicy buffers = BufferPolicy::broadcast;          // what becomes of them
   std::map<std::string, BufferPolicy> buffer_policy = {};  // by name: those that are not as `buffers` says
-  CommunicationHook hook = {};                             //
+  CommunicationHook hook = {};                             // in place of all_reduce
   int64_t checksum_every = 0;                              // steps: see check_equal(); 0: never
   std::optional<std::chrono::milliseconds> timeout = {};   // of its collectives; default: the world's
   Place place = Place::current();                          // errors name it. Never given by hand
@@ -75,6 +75,12 @@ struct DdpOptions {
 struct UnusedParameters {
   std::vector<std::string> here;        // this rank did not use them
   std::vector<std::string> everywhere;  // nobody did: their gradients are as they were before
+};
+
+/// How long the last backward pass that averaged gradients had to do with other ranks, in seconds.
+struct CommunicationTime {
+  double total = 0;    // while collectives of buckets were under way (with a hook: `exposed`)
+  double exposed = 0;  // backward was through and waited for them; the rest was hidden behind its work
 };
 
 class Reducer;
@@ -99,6 +105,7 @@ class DdpBase {
   /// How many samples the next backward is about, for Average::samples. Losses are means over them.
   void set_samples(double count);
   UnusedParameters unused_parameters() const;
+  CommunicationTime communication_time() const;
   /// MismatchError if parameters are not the same bits on all ranks, which names the first one that differs. All ranks
   /// must call it.
   void check_equal() const;

@@ -25,6 +25,13 @@ std::shared_ptr<RankGroup> world_from_environment();
 /// From now on an error that nobody catches is told to the other ranks of this world before the program ends by it.
 void tell_at_terminate(const std::shared_ptr<RankGroup>& world);
 
+/// "shm", "ucx", "gloo", "shm+ucx" or "shm+gloo", taken apart.
+struct TransportChoice {
+  std::string engine;  // between hosts; empty: none is needed
+  bool share_memory;   // between ranks of a host
+};
+TransportChoice parse_transport(const std::string& text);
+
 /// What an error says, without the rank that Tutti's errors begin with.
 std::string text_of(const std::exception_ptr& error);
 
