@@ -2,6 +2,8 @@
 #include "tutti/comm/fault.h"
 
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -202,6 +204,37 @@ TEST(FaultText, IsTakenFromTheEnvironment) {
   EXPECT_THAT(text, HasSubstr("[rank 1]"));
   EXPECT_THAT(text, HasSubstr("at call 2, barrier"));
 }
+
+#ifndef TUTTI_SANITIZE_THREAD
+void read_nothing() { throw FileError("no such file"); }
+
+// A program that others started, and that dies of an error nobody catches: the other ranks are told which.
+TEST(Uncaught, ErrorsAreToldToTheOthers) {
+  std::string port = std::to_string(TcpStore({.serve = true}).port());
+  std::vector<pid_t> children;
+  for (int r = 0; r < 2; ++r) {
+    pid_t pid = ::fork();
+    if (pid == 0) {
+      ::setenv("RANK", std::to_string(r).c_str(), 1);
+      ::setenv("WORLD_SIZE", "2", 1);
+      ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+      ::setenv("MASTER_PORT", port.c_str(), 1);
+      [r]() noexcept {  // what leaves main() has the same end
+        barrier();
+        if (r == 1) read_nothing();
+        std::string text = message_of<RankFailure>([] { barrier(); });
+        std::_Exit(text == "[rank 0] rank 1 failed: no such file" ? 0 : 3);
+      }();
+    }
+    children.push_back(pid);
+  }
+  int status = 0;
+  ::waitpid(children[0], &status, 0);
+  EXPECT_EQ(status, 0);
+  ::waitpid(children[1], &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+}
+#endif
 
 }  // namespace
 }  // namespace tutti

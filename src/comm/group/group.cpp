@@ -76,7 +76,9 @@ std::ostream& operator<<(std::ostream& out, const Group& group) { return out << 
 Group world() {
   Context& c = context();
   if (!c.world) {
-    c.world = comm::world_from_environment();
+    auto started = comm::world_from_environment();
+    if (started) comm::tell_at_terminate(started);
+    c.world = started;
     if (!c.world) c.world = comm::make_handle(std::make_shared<World>(1, std::chrono::minutes(5)), 0);
   }
   return Group(std::static_pointer_cast<RankGroup>(c.world));

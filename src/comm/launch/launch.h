@@ -22,6 +22,9 @@ std::shared_ptr<RankGroup> make_handle(const std::shared_ptr<World>& world, int 
 /// first call meets the other ranks. See docs/collectives.md for the variables.
 std::shared_ptr<RankGroup> world_from_environment();
 
+/// From now on an error that nobody catches is told to the other ranks of this world before the program ends by it.
+void tell_at_terminate(const std::shared_ptr<RankGroup>& world);
+
 /// "shm", "ucx", "gloo", "shm+ucx" or "shm+gloo", taken apart.
 struct TransportChoice {
   std::string engine;  // between hosts; empty: none is needed

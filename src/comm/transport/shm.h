@@ -29,6 +29,9 @@ class ShmGroup : public Transport {
   ~ShmGroup() override;
   const char* name() const override { return "shm"; }
   uint64_t id() const override { return id_; }
+  void fail(int, const std::string& kind, const std::string& text) override {
+    world_->fail(world_->rank(), text, kind.c_str());
+  }
   std::chrono::milliseconds timeout() const override { return world_->timeout(); }
 
   void run(int rank, Call call, std::chrono::milliseconds timeout) override;
