@@ -158,7 +158,8 @@ class Function : public FunctionBase {
 TensorList checkpoint(std::function<TensorList(const TensorList&)> f, const TensorList& inputs);
 Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input);
 
-/// Inside, every node remembers where it was made; an error or a NaN in backward names that place.
+/// Inside, every node remembers where it was made. A NaN in backward is an error that names that place, and so does the
+/// error about a saved tensor that was changed. Other errors arrive as they were thrown.
 struct [[nodiscard]] AnomalyMode : ModeGuard {
   [[nodiscard]] AnomalyMode() : ModeGuard(kAnomalyMode, 0) {}
 };

@@ -44,8 +44,8 @@ Tensor nan_to_num(const Tensor& x, const Tensor& nan = 0);
 class NestedList {
  public:
   template <Number T>
-  NestedList(T value) : kind_(kind_of<T>()) {  // NOLINT
-    if constexpr (std::is_integral_v<T>) integer_ = static_cast<int64_t>(value);
+  NestedList(T value) : kind_(kind_of<T>()) {                                                    // NOLINT
+    if constexpr (std::is_integral_v<T>) integer_ = static_cast<int64_t>(detail::store(value));  // or it throws
     if constexpr (std::is_arithmetic_v<T>)
       value_ = static_cast<double>(value);
     else

@@ -1,5 +1,7 @@
 // Custom functions and activation checkpointing.
 #include <algorithm>
+#include <mutex>
+#include <utility>
 
 #include "autograd/engine.h"
 #include "autograd/meta.h"
@@ -8,6 +10,7 @@
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -107,54 +110,84 @@ struct Gate : Function<Gate> {
   TensorList backward(const TensorList& gradients) { return gradients; }
 };
 
+// Finds what a checkpointed function uses beside its inputs (a module's parameters): tensors that require gradients
+// where nothing is recorded were there before. They count as inputs too, so that backward treats them as any others.
+class Captured final : public Tracer {
+ public:
+  explicit Captured(const TensorList& inputs)
+      : inputs_(inputs), outer_(context().modes & kTraceMode ? context().tracer : nullptr) {}
+  bool call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+            std::span<Tensor> outputs) override {
+    for (const Tensor* x : inputs) note(*x);
+    return outer_ && outer_->call(op, inputs, attributes, outputs);
+  }
+  void note(const Tensor& x) {
+    if (!x.defined() || !x.requires_grad() || grad_enabled()) return;
+    auto known = [&](const TensorList& list) {
+      return std::any_of(list.begin(), list.end(), [&](const Tensor& t) { return t.is_same(x); });
+    };
+    std::lock_guard lock(mutex_);  // the function may use threads
+    if (!known(inputs_) && !known(found_)) found_.push_back(x);
+    if (auto* outer = dynamic_cast<Captured*>(outer_)) outer->note(x);
+  }
+  const TensorList& found() const { return found_; }
+
+ private:
+  const TensorList& inputs_;
+  Tracer* outer_;
+  std::mutex mutex_;
+  TensorList found_;
+};
+
 // Runs the function again in backward, with the random numbers and the modes it had, and differentiates that run.
 struct Checkpoint : Function<Checkpoint> {
-  std::function<TensorList(const TensorList&)> body;
-  Generator::State random;
-  Context then;
-  size_t count = 0;
+  struct Run {
+    std::function<TensorList(const TensorList&)> body;
+    size_t count;         // of its inputs
+    TensorList captured;  // what else it uses
+    Context then;
+    Generator::State random;
+    TensorList outputs;  // until they are handed out
+  };
+  std::shared_ptr<Run> run;
 
-  TensorList forward(std::function<TensorList(const TensorList&)> f, const TensorList& inputs, const Tensor&,
-                     const Context& caller) {
-    body = std::move(f);
-    random = generator().state();
-    then = caller;
-    count = inputs.size();
-    for (auto& x : inputs) save(x);
+  // All that requires gradients is in `inputs`; the function itself has run.
+  TensorList forward(const std::shared_ptr<Run>& done, const TensorList& inputs) {
+    run = done;
+    for (size_t i = 0; i < run->count; ++i) save(inputs[i]);
     accept_undefined_gradients();
-    return body(inputs);
+    return std::exchange(run->outputs, {});
   }
   TensorList backward(const TensorList& gradients) {
     bool recording = grad_enabled();
-    TensorList inputs;
-    for (size_t i = 0; i < count; ++i) {
+    TensorList inputs, stops;
+    for (size_t i = 0; i < run->count; ++i) {
       Tensor x = saved(i);
       // Gradients found here must stop at the inputs: they go on through this node.
       if (needs_gradient(i)) x = recording ? Gate::apply(x) : x.detach().requires_grad_();
       inputs.push_back(x);
+      stops.push_back(needs_gradient(i) ? x : Tensor());
     }
-    TensorList outputs = again(inputs);
-    TensorList roots, root_gradients, stops(count);
+    stops.insert(stops.end(), run->captured.begin(), run->captured.end());
+    TensorList outputs = again(inputs), roots, root_gradients;
     for (size_t i = 0; i < outputs.size(); ++i)
       if (outputs[i].requires_grad() && gradients[i].defined()) {
         roots.push_back(outputs[i]);
         root_gradients.push_back(gradients[i]);
       }
-    for (size_t i = 0; i < count; ++i)
-      if (needs_gradient(i)) stops[i] = inputs[i];
-    TensorList result = backward_until(roots, root_gradients, stops, recording);
-    result.resize(count + 1);
-    return result;
+    return backward_until(roots, root_gradients, stops, recording);
   }
 
   // With all that was current in forward, and random numbers of its own: other workers of this backward draw too.
   TensorList again(const TensorList& inputs) {
-    Context mine = then;
+    Context mine = run->then;
+    mine.modes &= ~uint32_t{kTraceMode};  // who traced forward may be gone
+    mine.tracer = nullptr;
     mine.threads = context().threads;
     mine.generator = std::make_shared<Generator>();
-    mine.generator->set_state(random);
+    mine.generator->set_state(run->random);
     ContextGuard guard(mine);
-    return body(inputs);
+    return run->body(inputs);
   }
 };
 
@@ -197,7 +230,9 @@ Tensor FunctionBase::saved(size_t i) const {
 void detail::begin_function(FunctionBase& function, const TensorList& inputs) {
   auto& needs = FunctionAccess::needs(function);
   auto& versions = FunctionAccess::versions(function);
+  auto* captured = context().modes & kTraceMode ? dynamic_cast<Captured*>(context().tracer) : nullptr;
   for (auto& x : inputs) {
+    if (captured) captured->note(x);
     needs.push_back(grad_enabled() && x.defined() && x.requires_grad());
     versions.push_back(version_of(x));
   }
@@ -261,11 +296,18 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
 
 TensorList checkpoint(std::function<TensorList(const TensorList&)> f, const TensorList& inputs) {
   if (!grad_enabled()) return f(inputs);
-  // What f uses beside its inputs (a module's parameters) may require gradients too; this makes sure backward comes
-  // here.
-  Tensor always = zeros({}).requires_grad_();
-  Context now = context();  // apply() changes it
-  return Checkpoint::apply(std::move(f), inputs, always, now);
+  auto run = std::make_shared<Checkpoint::Run>(
+      Checkpoint::Run{std::move(f), inputs.size(), {}, context(), generator().state(), {}});
+  Captured captured(inputs);
+  {
+    NoGrad no_grad;
+    TraceGuard watching(captured);
+    run->outputs = run->body(inputs);
+  }
+  run->captured = captured.found();
+  TensorList all = inputs;
+  all.insert(all.end(), run->captured.begin(), run->captured.end());
+  return Checkpoint::apply(run, all);
 }
 Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input) {
   return checkpoint([f = std::move(f)](const TensorList& xs) { return TensorList{f(xs[0])}; }, TensorList{input})[0];

@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "base/small_vector.h"
 #include "base/stream.h"
+#include "pointwise/transpose.h"
 #include "tensor/call.h"
 #include "tensor/convert.h"
 #include "tensor/impl.h"
@@ -16,7 +17,7 @@ namespace tutti::pointwise {
 namespace {
 
 constexpr int64_t kTile = 512;                // elements: a few tiles of f64 fit the first-level cache
-constexpr int64_t kGrain = 16384;             // elements a thread takes at a time
+constexpr int64_t kGrain = 32768;             // elements a thread takes at a time: fewer cost less than its waking
 constexpr size_t kStream = size_t{16} << 20;  // outputs from this size on go past the caches
 constexpr int kMaxOperands = kMaxArity + 2;
 constexpr size_t kMaxDims = 24;  // after merging
@@ -278,6 +279,7 @@ namespace tutti {
 
 void copy_into(const Tensor& to, const Tensor& from) {
   using namespace pointwise;
+  if (copy_transposed(to, from)) return;
   // A copy is a loop whose tile does nothing: loading and storing convert. The kind must hold every value on the way.
   DType d = to.dtype(), s = from.dtype();
   DType common = d == DType::boolean                                  ? s

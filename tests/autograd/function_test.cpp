@@ -169,6 +169,40 @@ TEST(Checkpoint, OfTheSecondOrder) {
   EXPECT_TRUE(gradgradcheck(f, {x, y}));
 }
 
+// What the function uses beside its inputs is treated like them.
+TEST(Checkpoint, OfCapturedTensors) {
+  Tensor x = ones({2}, {.requires_grad = true}), p = full({2}, 3.0, {.requires_grad = true}), q = p * 2;
+  auto f = [&](const Tensor& a) { return a * p * q; };
+  // grad() gives gradients back and accumulates none, of leaves and others.
+  TensorList g = grad({checkpoint(f, x).sum()}, {x, p, q}, {.retain_graph = true});
+  EXPECT_EQ(values(g[0]), (Doubles{18, 18}));
+  EXPECT_EQ(values(g[1]), (Doubles{12, 12}));  // 6 by itself, 6 by q
+  EXPECT_EQ(values(g[2]), (Doubles{3, 3}));
+  EXPECT_FALSE(p.grad().defined() || x.grad().defined());
+  // A leaf accumulates once a backward, however many checkpoints use it.
+  int times = 0;
+  p.register_post_accumulate_hook([&](const Tensor&) { ++times; });
+  auto twice = [&](const Tensor& a) { return a * p; };
+  (checkpoint(twice, x) + checkpoint(twice, x) + x * p).sum().backward();
+  EXPECT_EQ(times, 1);
+  EXPECT_EQ(values(p.grad()), (Doubles{3, 3}));
+  // Checkpoints inside of checkpoints, custom functions, second order.
+  struct Square : Function<Square> {
+    Tensor forward(const Tensor& t) {
+      save(t);
+      return t * t;
+    }
+    TensorList backward(const TensorList& gs) { return {gs[0] * saved(0) * 2}; }
+  };
+  Tensor w = rand({3}, {.dtype = f64, .requires_grad = true}), y = rand({3}, {.dtype = f64, .requires_grad = true});
+  auto nested = [](const TensorList& xs) {
+    auto inner = [w = xs[1]](const Tensor& t) { return sin(t) * Square::apply(w); };
+    return TensorList{checkpoint([inner, w = xs[1]](const Tensor& t) { return checkpoint(inner, t) * w; }, xs[0])};
+  };
+  EXPECT_TRUE(gradcheck(nested, {y, w}));
+  EXPECT_FALSE(checkpoint([](const Tensor& t) { return t * 2; }, ones({2})).requires_grad());
+}
+
 TEST(Checkpoint, WhoseInputsNeedNoGradient) {
   Tensor x = ones({2}), w = ones({2}, {.requires_grad = true});
   Tensor y = checkpoint([&](const Tensor& t) { return t * w * 3; }, x);

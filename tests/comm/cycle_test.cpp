@@ -17,7 +17,7 @@ using namespace test;  // NOLINT
 using Clock = std::chrono::steady_clock;
 
 struct Cycles : testing::TestWithParam<Way> {};
-INSTANTIATE_TEST_SUITE_P(Ways, Cycles, every_way(), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ways, Cycles, testing::ValuesIn(one_host_ways()), testing::PrintToStringParamName());
 
 // All ranks that make this get the error, and it says this.
 void expect_cycle(const Way& way, int n, const std::function<void()>& body, const testing::Matcher<std::string>& says) {
@@ -131,6 +131,7 @@ TEST_P(Cycles, ASlowRankIsNoCycle) {
                    {});
 }
 
+#ifndef TUTTI_SANITIZE_THREAD  // whose own thread always runs: there others are not asked
 // Rank 0 waits for rank 1 and rank 1 for rank 0, but another thread of rank 0 is about to come.
 TEST_P(Cycles, AThreadThatWorksMayCome) {
   GetParam().spawn(2,
@@ -153,6 +154,7 @@ TEST_P(Cycles, AThreadThatWorksMayCome) {
                    },
                    {});
 }
+#endif
 
 TEST_P(Cycles, WaitsThatGiveUpAreNoCycle) {
   GetParam().spawn(2,

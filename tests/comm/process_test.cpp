@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/comm/started.h"
 #include "tests/comm/ways.h"
 #include "tests/support/expect.h"
 #include "tutti/comm.h"
@@ -182,33 +183,6 @@ TEST(Processes, GroupsComeAndGoThousandsOfTimes) {
   EXPECT_EQ(shared_files(), 0);
 }
 
-// What mpirun and its like do: processes that have nothing in common but their environment.
-void start_with(const std::vector<std::vector<std::pair<std::string, std::string>>>& environments,
-                const std::function<void()>& body) {
-  std::vector<pid_t> children;
-  for (auto& variables : environments) {
-    pid_t pid = ::fork();
-    if (pid == 0) {
-      for (auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-      try {
-        body();
-      } catch (const std::exception& e) {
-        ADD_FAILURE() << e.what();
-      }
-      std::fflush(nullptr);
-      std::exit(testing::Test::HasFailure() ? 1 : 0);  // as if main had returned
-    }
-    children.push_back(pid);
-  }
-  for (pid_t pid : children) {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    EXPECT_EQ(status, 0);
-  }
-}
-
-uint16_t free_port() { return TcpStore({.serve = true}).port(); }
-
 void all_reduce_as(int n) {
   EXPECT_EQ(world_size(), n);
   EXPECT_EQ(world().transport(), "shm");
@@ -242,6 +216,55 @@ TEST(Environment, OpenMpiAndSlurm) {
   }
 }
 
+std::vector<Variables> ranks_of(int n, const std::function<Variables(int)>& more) {
+  std::string port = std::to_string(free_port());
+  std::vector<Variables> environments;
+  for (int r = 0; r < n; ++r) {
+    environments.push_back({{"RANK", std::to_string(r)},
+                            {"WORLD_SIZE", std::to_string(n)},
+                            {"MASTER_ADDR", "127.0.0.1"},
+                            {"MASTER_PORT", port},
+                            {"TUTTI_TIMEOUT", "60"}});
+    for (auto& variable : more(r)) environments.back().push_back(variable);
+  }
+  return environments;
+}
+
+TEST(Environment, ChoosesTheTransport) {
+  for (std::string transport : {"ucx", "gloo"})
+    start_with(ranks_of(2, [&](int) { return Variables{{"TUTTI_TRANSPORT", transport}, {"TUTTI_EPOCH", "3"}}; }), [&] {
+      EXPECT_EQ(world().transport(), transport);
+      Tensor x = full({50'000}, rank() + 1);
+      all_reduce(x);
+      EXPECT_TRUE(equal(x, full({50'000}, 3)));
+    });
+  // Hosts by name.
+  start_with(ranks_of(4, [](int r) { return Variables{{"TUTTI_HOST", r % 2 ? "odd" : "even"}}; }), [] {
+    EXPECT_EQ(world().transport(), "shm+ucx");
+    EXPECT_EQ(world().subgroup({1, 3}).transport(), "shm");
+    Tensor x = full({50'000}, rank() + 1);
+    all_reduce(x);
+    EXPECT_TRUE(equal(x, full({50'000}, 10)));
+  });
+}
+
+TEST(Environment, RanksThatDisagreeAreNamed) {
+  start_with(ranks_of(3,
+                      [](int r) {
+                        return r == 2 ? Variables{{"TUTTI_TRANSPORT", "gloo"}} : Variables{{"TUTTI_TRANSPORT", "ucx"}};
+                      }),
+             [] {
+               EXPECT_THAT(
+                   message_of<ValueError>([] { world(); }),
+                   HasSubstr("ranks disagree: TUTTI_TRANSPORT is 'ucx' for rank 0, but 'gloo' for rank 2; set it"));
+             });
+  start_with(
+      ranks_of(2, [](int r) { return Variables{{"TUTTI_TRANSPORT", "shm"}, {"TUTTI_HOST", std::to_string(r)}}; }), [] {
+        EXPECT_THAT(message_of<ValueError>([] { world(); }),
+                    HasSubstr("TUTTI_TRANSPORT is shm, but rank 1 is on another host than rank 0: use shm+ucx"));
+      });
+}
+
 TEST(Environment, WhatMakesNoSenseIsSaid) {
   using testing::ContainsRegex;
   auto says = [](std::vector<std::pair<std::string, std::string>> variables, const char* text) {
@@ -251,6 +274,15 @@ TEST(Environment, WhatMakesNoSenseIsSaid) {
   says({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK is 2 and WORLD_SIZE is 2: ranks are numbered from 0");
   says({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "nothing says where they meet: set MASTER_ADDR and MASTER_PORT");
   says({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}}, "MASTER_PORT does not name a port");
+  Variables meeting{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29519"}};
+  auto with = [&](Variables more) {
+    more.insert(more.end(), meeting.begin(), meeting.end());
+    return more;
+  };
+  says(with({{"TUTTI_TRANSPORT", "tcp"}}), "the transport 'tcp' is none of shm, ucx, gloo, shm.ucx and shm.gloo");
+  says(with({{"TUTTI_TIMEOUT", "soon"}}), "TUTTI_TIMEOUT is 'soon', which is not a time in seconds");
+  says({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29519"}},
+       "ranks meet at node0, where others can come too: set TUTTI_SECRET");
 }
 
 }  // namespace

@@ -485,5 +485,72 @@ TEST(TcpStoreAttack, APeerThatLetsAnswersGatherIsDropped) {
   EXPECT_TRUE(peer.closed());
 }
 
+// ---- Wills
+
+TEST(TcpStoreWill, IsCarriedOutWhenItsClientIsGone) {
+  TcpSite site("127.0.0.1");
+  auto others = site.open();
+  auto connect = [&] { return std::dynamic_pointer_cast<TcpStore>(site.open()); };
+  connect()->leave_will("gone", "ended", "silent", {});
+  EXPECT_EQ(others->get("gone"), "ended");
+  // One who has a value already keeps it; one who revoked leaves none.
+  others->set("kept", "first");
+  connect()->leave_will("kept", "second", "second", {});
+  {
+    auto store = connect();
+    store->leave_will("revoked", "a", "b", {});
+    store->leave_will("revoked", "", "", {});
+  }
+  connect()->leave_will("last", "x", "y", {});
+  others->get("last");
+  EXPECT_EQ(others->get("kept"), "first");
+  EXPECT_FALSE(others->has({"revoked"}));
+}
+
+TEST(TcpStoreWill, IsCarriedOutWhenItsClientIsSilent) {
+  TcpSite site("127.0.0.1");
+  auto others = site.open();
+  auto silent = std::dynamic_pointer_cast<TcpStore>(site.open());
+  auto lively = std::dynamic_pointer_cast<TcpStore>(site.open());
+  silent->leave_will("silent", "ended", "silent", 200ms);
+  lively->leave_will("lively", "ended", "silent", 2s);
+  auto begin = Clock::now();
+  EXPECT_EQ(others->get("silent"), "silent");
+  EXPECT_GE(seconds_since(begin), 0.15);
+  while (seconds_since(begin) < 3) EXPECT_THROW(lively->get("never", {.timeout = 50ms}), TimeoutError);
+  EXPECT_FALSE(others->has({"lively"}));
+  EXPECT_THROW(silent->set("a", "b"), ConnectionError);  // who was given up does not come back
+}
+
+TEST(TcpStoreWill, AServerThatDoesNotAnswerIsLostAfterTheGrace) {
+  auto pid_of_server = [](int* port) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    pid_t pid = ::fork();
+    if (pid == 0) {
+      TcpStore server({.serve = true, .secret = kSecret});
+      int mine = server.port();
+      if (::write(ends[1], &mine, sizeof mine) != sizeof mine) ::_exit(1);
+      while (true) ::pause();
+    }
+    EXPECT_EQ(::read(ends[0], port, sizeof *port), static_cast<ssize_t>(sizeof *port));
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return pid;
+  };
+  int port = 0;
+  pid_t server = pid_of_server(&port);
+  TcpStoreOptions options = client_of(static_cast<uint16_t>(port));
+  options.grace = 200ms;
+  TcpStore store(options);
+  store.set("a", "b");
+  ::kill(server, SIGSTOP);
+  auto begin = Clock::now();
+  EXPECT_THROW(store.get("b", {.timeout = 100ms}), ConnectionError);
+  EXPECT_LT(seconds_since(begin), 4);  // five seconds is what it would be without
+  ::kill(server, SIGKILL);
+  ::waitpid(server, nullptr, 0);
+}
+
 }  // namespace
 }  // namespace tutti::test

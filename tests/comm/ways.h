@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <ostream>
 #include <stdexcept>
@@ -29,13 +30,42 @@ inline void spawn_checked_processes(int n, const std::function<void()>& body, co
       options);
 }
 
+/// The same by an engine: flat, or on two hosts, or on hosts in turns.
+inline void spawn_by(const char* transport, std::vector<int> hosts, int n, const std::function<void()>& body,
+                     SpawnOptions options) {
+  options.transport = transport;
+  options.hosts = std::move(hosts);
+  options.silence = std::chrono::seconds(5);  // tests of many processes on few cores; others set their own
+  spawn_checked_processes(n, body, options);
+}
+inline void spawn_ucx(int n, const std::function<void()>& body, const SpawnOptions& options) {
+  spawn_by("ucx", {}, n, body, options);
+}
+inline void spawn_gloo(int n, const std::function<void()>& body, const SpawnOptions& options) {
+  spawn_by("gloo", {}, n, body, options);
+}
+inline void spawn_hosts(int n, const std::function<void()>& body, const SpawnOptions& options) {
+  std::vector<int> hosts;
+  for (int r = 0; r < n; ++r) hosts.push_back(r * 2 / n);
+  spawn_by("shm+ucx", std::move(hosts), n, body, options);
+}
+
 inline constexpr Way kThreads{"threads", spawn_ranks};
 inline constexpr Way kProcesses{"shm", spawn_checked_processes};
+inline constexpr Way kUcx{"ucx", spawn_ucx};
+inline constexpr Way kGloo{"gloo", spawn_gloo};
+inline constexpr Way kHosts{"shm_ucx", spawn_hosts};
 #ifdef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children
 inline std::vector<Way> all_ways() { return {kThreads}; }
 #else
-inline std::vector<Way> all_ways() { return {kThreads, kProcesses}; }
+inline std::vector<Way> all_ways() { return {kThreads, kProcesses, kUcx, kHosts, kGloo}; }
 #endif
+/// Of ranks that see each other's memory: circles are found only there.
+inline std::vector<Way> one_host_ways() {
+  std::vector<Way> ways = all_ways();
+  ways.resize(std::min<size_t>(ways.size(), 2));
+  return ways;
+}
 inline auto every_way() { return testing::ValuesIn(all_ways()); }
 
 }  // namespace tutti::test

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -64,6 +65,7 @@ class Program {
     for (std::string& w : words) argv.push_back(w.data());
     argv.push_back(nullptr);
     std::string out = folder_ / "out", err = folder_ / "err";
+    std::fflush(nullptr);  // or the child would print it again
     pid_ = ::fork();
     if (pid_ != 0) return;
     for (auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);

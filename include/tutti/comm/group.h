@@ -53,7 +53,8 @@ class Group {
   /// Of the calling rank in this group; -1 when it is not a member.
   int rank() const;
   int size() const;
-  /// What carries its calls: "threads", or "shm" between processes of a host.
+  /// What carries its calls: "threads", "shm" between processes of a host, "ucx" or "gloo" between hosts, "shm+ucx" or
+  /// "shm+gloo" where several members share a host.
   std::string transport() const;
   /// The members' ranks in the world.
   const std::vector<int>& ranks() const;
@@ -89,6 +90,12 @@ struct SpawnOptions {
   uint64_t seed = 0;                                            // rank r draws from a stream of its own
   std::vector<Fault> faults = {};                               // to be met on purpose, drawn by the seed
   std::string trace = {};  // folder where ranks leave their flight records; "": TUTTI_TRACE, if that is set
+  // Of processes: what carries their calls, "shm", or for trying out on one host what is meant for several: "ucx" or
+  // "gloo", or "shm+ucx" or "shm+gloo" with `hosts`, which says for each rank the number of the host it pretends to be
+  // on.
+  std::string transport = "shm";
+  std::vector<int> hosts = {};
+  std::chrono::milliseconds silence = std::chrono::seconds(1);  // after which a host that says nothing counts as lost
 };
 /// Runs body on n ranks that are threads of this process, and waits for all. If ranks throw, the others' collectives
 /// end at once with RankFailure, and the error of the first is thrown here: tutti::Errors as they are (they know their

@@ -162,7 +162,9 @@ struct TcpStoreOptions {
                             // on the loopback device only, one with it on all
   std::chrono::nanoseconds timeout = kStoreTimeout;  // also of connecting: the server may start later than its clients
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds(10);  // what a server gives a peer to prove itself
-  std::stop_token stop = {};                                              // ends connecting
+  std::chrono::nanoseconds grace = std::chrono::seconds(5);  // what a server has to answer, beyond a call's timeout,
+                                                             // before a client counts it as lost
+  std::stop_token stop = {};                                 // ends connecting
 };
 
 /// A table in a server process, over TCP (docs/wire-format.md). A client has one connection, which all of its threads
@@ -174,6 +176,11 @@ class TcpStore : public Store {
   std::string name() const override;
   /// The server's.
   uint16_t port() const;
+  /// For others to know when this process is no more: `key` gets the value `if_ended` when the connection of this
+  /// handle ends, or `if_silent` when it says nothing for `silence` (zero: may be silent for ever), unless it has a
+  /// value by then. Any call counts as saying something. A later will replaces this one; one without values revokes it.
+  void leave_will(const std::string& key, const std::string& if_ended, const std::string& if_silent,
+                  std::chrono::milliseconds silence);
 
  protected:
   store::Reply call(const store::Request& request, const store::Waiting& waiting) override;

@@ -1,5 +1,6 @@
 #include "comm/algorithm/reduce.h"
 
+#include <algorithm>
 #include <bit>
 #include <complex>
 #include <cstring>
@@ -13,9 +14,6 @@ namespace {
 
 constexpr int64_t kTile = 2048;  // elements combined at once: partial results of all levels stay in the cache
 constexpr size_t kMostLevels = 24;
-
-// The dtype in which numbers are combined.
-DType computing(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype; }
 
 template <class T>
 T combined(Reduce op, T a, T b) {
@@ -98,12 +96,22 @@ void scale(DType dtype, const void* a, double factor, void* c, int64_t n) {
 // Combines one tile of all sources. Levels of the tree that are not yet needed lie in `scratch`.
 class Tree {
  public:
-  Tree(const Reduction& r, std::span<const void* const> sources, int64_t offset, int64_t count, std::byte* scratch)
-      : r_(r), dtype_(computing(r.dtype)), sources_(sources), offset_(offset), count_(count), scratch_(scratch) {}
+  Tree(const Reduction& r, std::span<const void* const> sources, std::span<const Partial> partials, int64_t offset,
+       int64_t count, std::byte* scratch)
+      : r_(r),
+        dtype_(combining_dtype(r.dtype)),
+        sources_(sources),
+        partials_(partials),
+        offset_(offset),
+        count_(count),
+        scratch_(scratch) {}
 
   /// The result of ranks lo ... hi-1: a source as it is, or memory of this level.
   const void* run(size_t lo, size_t hi, size_t level) {
     if (hi - lo == 1) return leaf(lo, level);
+    for (const Partial& p : partials_)
+      if (p.lo == lo && p.hi == hi)
+        return static_cast<const std::byte*>(p.data) + offset_ * static_cast<int64_t>(size_of(dtype_));
     size_t mid = lo + std::bit_floor(hi - lo - 1);
     const void* left = run(lo, mid, level);
     const void* right = run(mid, hi, level + 1);
@@ -127,11 +135,54 @@ class Tree {
   const Reduction& r_;
   DType dtype_;
   std::span<const void* const> sources_;
+  std::span<const Partial> partials_;
   int64_t offset_, count_;
   std::byte* scratch_;
 };
 
+std::byte* scratch() {
+  static thread_local std::unique_ptr<std::byte[]> memory;
+  if (!memory) memory = std::make_unique_for_overwrite<std::byte[]>(kMostLevels * kTile * sizeof(std::complex<double>));
+  return memory.get();
+}
+
+void add_whole(const std::vector<bool>& mine, size_t lo, size_t hi, std::vector<Subtree>& found) {
+  if (std::find(mine.begin() + static_cast<int64_t>(lo), mine.begin() + static_cast<int64_t>(hi), false) ==
+      mine.begin() + static_cast<int64_t>(hi)) {
+    found.push_back({lo, hi});
+  } else if (hi - lo > 1) {
+    size_t mid = lo + std::bit_floor(hi - lo - 1);
+    add_whole(mine, lo, mid, found);
+    add_whole(mine, mid, hi, found);
+  }
+}
+
+Reduction summing(const Reduction& r) {
+  Reduction sum = r;
+  if (sum.op == Reduce::average) sum.op = Reduce::sum;
+  return sum;
+}
+
 }  // namespace
+
+DType combining_dtype(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype; }
+
+std::vector<Subtree> whole_subtrees(const std::vector<bool>& mine) {
+  std::vector<Subtree> found;
+  add_whole(mine, 0, mine.size(), found);
+  return found;
+}
+
+void reduce_part(const Reduction& r, std::span<const void* const> sources, size_t lo, size_t hi, void* to,
+                 int64_t count) {
+  auto size = static_cast<int64_t>(size_of(combining_dtype(r.dtype)));
+  Reduction sum = summing(r);
+  for (int64_t i = 0; i < count; i += kTile) {
+    int64_t n = std::min(kTile, count - i);
+    const void* result = Tree(sum, sources, {}, i, n, scratch()).run(lo, hi, 0);
+    std::memcpy(static_cast<std::byte*>(to) + i * size, result, static_cast<size_t>(n * size));
+  }
+}
 
 bool reduces(Reduce op, DType dtype) {
   switch (op) {
@@ -150,29 +201,27 @@ bool reduces(Reduce op, DType dtype) {
 }
 
 void reduce_into(const Reduction& r, std::span<const void* const> sources, std::span<void* const> targets,
-                 int64_t count) {
+                 int64_t count, std::span<const Partial> partials) {
   auto size = static_cast<int64_t>(size_of(r.dtype));
   if (sources.size() == 1 && r.scale == 1 && r.factors.empty()) {  // a copy
     for (void* t : targets)
       if (t != sources[0]) std::memcpy(t, sources[0], static_cast<size_t>(count * size));
     return;
   }
-  DType dtype = computing(r.dtype);
-  Reduction sum = r;
-  if (sum.op == Reduce::average) sum.op = Reduce::sum;
+  DType dtype = combining_dtype(r.dtype);
+  Reduction sum = summing(r);
   size_t levels = static_cast<size_t>(std::bit_width(sources.size())) + 1;
   TUTTI_ASSERT(levels < kMostLevels);
-  static thread_local std::unique_ptr<std::byte[]> memory;
-  if (!memory) memory = std::make_unique_for_overwrite<std::byte[]>(kMostLevels * kTile * sizeof(std::complex<double>));
+  std::byte* memory = scratch();
   for (int64_t i = 0; i < count; i += kTile) {
     int64_t n = std::min(kTile, count - i);
-    const void* result = Tree(sum, sources, i, n, memory.get()).run(0, sources.size(), 0);
+    const void* result = Tree(sum, sources, partials, i, n, memory).run(0, sources.size(), 0);
     if (r.scale != 1) {
-      scale(dtype, result, r.scale, memory.get(), n);
-      result = memory.get();
+      scale(dtype, result, r.scale, memory, n);
+      result = memory;
     }
     if (dtype != r.dtype) {
-      std::byte* rounded = memory.get() + (kMostLevels - 1) * kTile * sizeof(std::complex<double>);
+      std::byte* rounded = memory + (kMostLevels - 1) * kTile * sizeof(std::complex<double>);
       converter(r.dtype, dtype)(rounded, 1, result, 1, n);
       result = rounded;
     }

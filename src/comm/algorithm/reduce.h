@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/isa.h"
 #include "tutti/comm/collectives.h"
@@ -27,8 +28,25 @@ struct Reduction {
 bool reduces(Reduce op, DType dtype);
 
 /// Combines `count` elements of each source into all targets, which may be (some of) the sources, element for element.
+/// Where there is a partial result, the sources that it is made of are not looked at.
+struct Partial {
+  size_t lo, hi;     // of the tree: ranks lo ... hi-1, more than one of them
+  const void* data;  // of combining_dtype()
+};
 void reduce_into(const Reduction& reduction, std::span<const void* const> sources, std::span<void* const> targets,
+                 int64_t count, std::span<const Partial> partials = {});
+
+/// The dtype in which numbers of this one are combined.
+DType combining_dtype(DType dtype);
+/// The partial result of ranks lo ... hi-1, a subtree of the canonical order.
+void reduce_part(const Reduction& reduction, std::span<const void* const> sources, size_t lo, size_t hi, void* to,
                  int64_t count);
+struct Subtree {
+  size_t lo, hi;
+  friend bool operator==(const Subtree&, const Subtree&) = default;
+};
+/// The largest subtrees of the canonical order over n ranks that consist of these ranks only. `mine[k]`: rank k is one.
+std::vector<Subtree> whole_subtrees(const std::vector<bool>& mine);
 
 }  // namespace tutti::comm
 

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/small_vector.h"
 #include "comm/group/sparse.h"
+#include "comm/launch/errors.h"
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -407,7 +408,7 @@ namespace {
 void rethrow(const WorkState& work) {
   if (!work.error()) return;
   if (work.owner) work.owner->leave(work.error());
-  std::rethrow_exception(work.error());
+  comm::rethrow_copy(work.error());
 }
 
 }  // namespace

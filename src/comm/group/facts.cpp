@@ -27,28 +27,33 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
   return {};
 }
 
-}  // namespace
-
-CallHeader header_of(const Brief& call) {
-  CallHeader h;
+// What a Call and its Brief have in common.
+template <class C>
+void fill(CallHeader& h, const C& call, size_t tensors, std::string_view file, uint32_t line) {
   h.kind = call.kind;
   h.dtype = call.dtype;
   h.op = call.op;
   h.root = call.root;
-  h.tensors = static_cast<uint32_t>(call.tensors);
+  h.tensors = static_cast<uint32_t>(tensors);
   h.dims = static_cast<uint32_t>(call.shape.size());
   for (size_t d = 0; d < std::min(call.shape.size(), CallHeader::kDims); ++d) h.shape[d] = call.shape[d];
-  h.line = call.line;
-  std::string_view file = call.file;
+  h.line = line;
   file.remove_prefix(std::min(file.size(), file.rfind('/') + 1));
   file.copy(h.file, CallHeader::kFileBytes - 1);
+}
+
+}  // namespace
+
+CallHeader header_of(const Brief& call) {
+  CallHeader h;
+  fill(h, call, call.tensors, call.file, call.line);
   return h;
 }
 
 CallFacts facts_of(const Call& call, int rank, int size) {
   CallFacts facts;
   CallHeader& h = facts.header;
-  h = header_of(brief(call));
+  fill(h, call, std::max(call.in.size(), call.out.size()), call.place.file_name(), call.place.line());
   h.weighted = call.weighted;
   h.factor = call.factor;
   bool gives = call.kind != Kind::broadcast || rank == call.root;

@@ -3,16 +3,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <random>
 
 #include "base/check.h"
 #include "base/cores.h"
 #include "comm/launch/launch.h"
+#include "comm/store/socket.h"
+#include "comm/transport/hosts_world.h"
 #include "comm/transport/process_world.h"
 #include "comm/transport/shm.h"
 #include "tutti/comm/store.h"
@@ -71,27 +76,52 @@ std::optional<Started> find_starter() {
 
 // The same for processes that can share memory and see each other.
 std::string host_name() {
+  if (auto said = variable("TUTTI_HOST")) return *said;
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat pids{}, shm{};
+  struct stat pids{}, shm{}, net{};
   ::stat("/proc/self/ns/pid", &pids);
   ::stat("/dev/shm", &shm);
-  return fmt::format("{}/{}/{}/{}", name, boot, pids.st_ino, shm.st_dev);
+  ::stat("/proc/self/ns/net", &net);
+  return fmt::format("{}/{}/{}/{}/{}", name, boot, pids.st_ino, shm.st_dev, net.st_ino);
 }
 
-StorePtr meet(const Started& me, std::chrono::milliseconds timeout) {
+std::chrono::milliseconds time_variable(const char* name, double seconds) {
+  if (auto text = variable(name)) {
+    char* end = nullptr;
+    seconds = std::strtod(text->c_str(), &end);
+    check<ValueError>(end == text->c_str() + text->size() && seconds > 0 && seconds < 1e9, "world",
+                      "the environment variable {} is '{}', which is not a time in seconds", name, *text);
+  }
+  return std::chrono::milliseconds(std::max<int64_t>(1, std::llround(seconds * 1e3)));
+}
+
+struct Times {
+  std::chrono::milliseconds timeout = time_variable("TUTTI_TIMEOUT", 300), silence = time_variable("TUTTI_SILENCE", 10);
+};
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "localhost" || address == "::1";
+}
+
+StorePtr meet(const Started& me, const Times& times) {
   auto address = variable("MASTER_ADDR");
   auto port = number("MASTER_PORT");
   if (address) {
     check<ValueError>(port && *port > 0 && *port < 65536, "world",
                       "MASTER_ADDR is {} but MASTER_PORT does not name a port: ranks meet at both", *address);
+    std::string secret = variable("TUTTI_SECRET").value_or("");
+    check<ValueError>(me.rank != 0 || !secret.empty() || is_loopback(*address), "world",
+                      "ranks meet at {}, where others can come too: set TUTTI_SECRET, the same for all ranks",
+                      *address);
     return std::make_shared<TcpStore>(TcpStoreOptions{.host = me.rank == 0 ? "" : *address,
                                                       .port = static_cast<uint16_t>(*port),
                                                       .serve = me.rank == 0,
-                                                      .secret = variable("TUTTI_SECRET").value_or(""),
-                                                      .timeout = timeout});
+                                                      .secret = secret,
+                                                      .timeout = times.timeout,
+                                                      .grace = times.silence});
   }
   check<ValueError>(!me.job.empty(), "world",
                     "{} says that this is rank {} of {}, but nothing says where they meet: set MASTER_ADDR and "
@@ -101,63 +131,150 @@ StorePtr meet(const Started& me, std::chrono::milliseconds timeout) {
   for (char& c : name)
     if (c == '/') c = '_';
   return std::make_shared<FileStore>(fmt::format("/tmp/tutti-{}-{}", ::getuid(), name),
-                                     FileStoreOptions{.remove = true, .timeout = timeout});
+                                     FileStoreOptions{.remove = true, .timeout = times.timeout});
 }
 
-std::shared_ptr<ProcessWorld> make_world(const Started& me) {
-  auto timeout = std::chrono::seconds(number("TUTTI_TIMEOUT").value_or(300));
-  StorePtr store = meet(me, timeout);
-  std::string mine = host_name();
-  store->set(fmt::format("host/{}", me.rank), mine);
-  if (me.rank == 0) store->set("name", fmt::format("tutti-{}-{:08x}", ::getpid(), std::random_device{}()));
-  for (int r = 0; r < me.size; ++r)
-    check<DeviceError>(store->get(fmt::format("host/{}", r)) == mine, "world",
-                       "rank {} is on another host than rank {}; this build connects ranks of one host only", r,
-                       me.rank);
-  std::string name = store->get("name"), segment_name = name + "-world";
+/// What the ranks have told each other: the same on all of them.
+struct Meeting {
+  std::vector<int> host_of;  // of each rank
+  int hosts = 0;
+  std::string transport;
+};
+
+Meeting compare_notes(const Started& me, Store& store) {
+  auto key = [](int r) { return fmt::format("rank/{}", r); };
+  store.set(key(me.rank), host_name() + "\n" + variable("TUTTI_TRANSPORT").value_or(""));
+  Store::Keys keys;
+  for (int r = 0; r < me.size; ++r) keys.push_back(key(r));
+  Meeting meeting;
+  std::map<std::string, int> numbers;
+  std::vector<std::string> wishes;
+  for (const std::string& note : store.multi_get(keys)) {
+    size_t end = note.find('\n');
+    meeting.host_of.push_back(numbers.try_emplace(note.substr(0, end), static_cast<int>(numbers.size())).first->second);
+    wishes.push_back(note.substr(end + 1));
+  }
+  meeting.hosts = static_cast<int>(numbers.size());
+  // All have read before anybody, and the server with it, may leave because of what it read.
+  if (store.add("notes", 1) == me.size) store.set("notes/all", "yes");
+  store.get("notes/all");
+  for (size_t r = 1; r < wishes.size(); ++r)
+    check<ValueError>(
+        wishes[r] == wishes[0], "world",
+        "ranks disagree: TUTTI_TRANSPORT is '{}' for rank 0, but '{}' for rank {}; set it alike, or nowhere", wishes[0],
+        wishes[r], r);
+  meeting.transport = !wishes[0].empty() ? wishes[0] : meeting.hosts == 1 ? "shm" : "shm+ucx";
+  if (parse_transport(meeting.transport).engine.empty())
+    for (size_t r = 1; r < wishes.size(); ++r)
+      check<ValueError>(meeting.host_of[r] == meeting.host_of[0], "world",
+                        "TUTTI_TRANSPORT is shm, but rank {} is on another host than rank 0: use shm+ucx", r);
+  return meeting;
+}
+
+/// What ranks of this host share.
+std::shared_ptr<ProcessWorld> make_local(const Started& me, const Meeting& meeting, Store& store,
+                                         std::chrono::milliseconds timeout) {
+  int host = meeting.host_of[static_cast<size_t>(me.rank)];
+  auto first = std::find(meeting.host_of.begin(), meeting.host_of.end(), host) - meeting.host_of.begin();
+  auto here = std::count(meeting.host_of.begin(), meeting.host_of.end(), host);
+  auto key = [&](const char* what) { return fmt::format("{}/{}", what, host); };
+  if (first == me.rank) store.set(key("name"), fmt::format("tutti-{}-{:08x}", ::getpid(), std::random_device{}()));
+  std::string name = store.get(key("name")), segment_name = name + "-world";
   auto world = std::make_shared<ProcessWorld>(Segment::named(segment_name, SharedWorld::bytes(me.size)), name, me.rank,
-                                              me.size, timeout);
-  // Who serves leaves last; the memory's name is needed by nobody who has it.
-  if (store->add("here", 1) == me.size) store->set("all", "yes");
-  store->get("all");
+                                              me.size, timeout, static_cast<int>(here));
+  // The memory's name is needed by nobody who has it.
+  if (store.add(key("here"), 1) == here) store.set(key("all"), "yes");
+  store.get(key("all"));
   Segment::remove(segment_name);
-  if (store->add("gone", 1) == me.size) store->set("done", "yes");
-  if (me.rank == 0) store->get("done");
   return world;
 }
 
+// The address of this host as the others reach it: the one from which it reaches the meeting place.
+std::string own_address(const Started& me) {
+  if (auto said = variable("TUTTI_ADDRESS")) return *said;
+  std::string master = variable("MASTER_ADDR").value_or("127.0.0.1");
+  return me.rank == 0 ? master : store::address_towards(master, static_cast<uint16_t>(*number("MASTER_PORT")));
+}
+
+struct Worlds {
+  std::shared_ptr<ProcessWorld> local;
+  std::shared_ptr<HostsWorld> hosts;  // where they are needed
+};
+
+Worlds make_worlds(const Started& me) {
+  Times times;
+  StorePtr store = meet(me, times);
+  // A job that starts again may meet in the same store.
+  auto epoch = number("TUTTI_EPOCH").value_or(number("TORCHELASTIC_RESTART_COUNT").value_or(0));
+  std::string prefix = fmt::format("{}/", epoch);
+  PrefixStore view(prefix, store);
+  Meeting meeting = compare_notes(me, view);
+  TransportChoice choice = parse_transport(meeting.transport);
+  Worlds worlds{make_local(me, meeting, view, times.timeout), nullptr};
+  if (choice.engine.empty()) {  // who serves leaves last
+    if (view.add("gone", 1) == me.size) view.set("done", "yes");
+    if (me.rank == 0) view.get("done");
+    return worlds;
+  }
+  auto tcp = std::dynamic_pointer_cast<TcpStore>(store);
+  check<ValueError>(tcp != nullptr, "world",
+                    "ranks that do not share a host, or ask for {}, meet at MASTER_ADDR and MASTER_PORT: set both, the "
+                    "same for all ranks",
+                    meeting.transport);
+  worlds.hosts = std::make_shared<HostsWorld>(worlds.local, tcp, prefix,
+                                              HostsOptions{.host_of = meeting.host_of,
+                                                           .engine = choice.engine,
+                                                           .share_memory = choice.share_memory,
+                                                           .silence = times.silence,
+                                                           .server = 0,
+                                                           .address = own_address(me)});
+  return worlds;
+}
+
 struct Environment {
-  std::shared_ptr<ProcessWorld> world;
+  Worlds worlds;
   std::shared_ptr<RankGroup> handle;
   Environment() {
     auto me = find_starter();
     if (!me) return;
-    world = make_world(*me);
-    handle = make_handle(world, me->rank);
+    worlds = make_worlds(*me);
+    handle = worlds.hosts ? make_handle(worlds.hosts, me->rank) : make_handle(worlds.local, me->rank);
   }
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
   ~Environment() {  // main() has returned
     handle.reset();
-    if (!world) return;
-    world->state(world->rank())->leave(world->failed() ? world->failure() : nullptr);
-    world->ended();
+    if (worlds.hosts) worlds.hosts->leave();
+    if (!worlds.local) return;
+    ProcessWorld& world = *worlds.local;
+    world.state(world.rank())->leave(world.failed() ? world.failure() : nullptr);
+    world.ended();
   }
 };
 
 }  // namespace
 
+TransportChoice parse_transport(const std::string& text) {
+  if (text == "shm") return {"", true};
+  for (const char* engine : {"ucx", "gloo"}) {
+    if (text == engine) return {engine, false};
+    if (text == std::string("shm+") + engine) return {engine, true};
+  }
+  fail<ValueError>("world", "the transport '{}' is none of shm, ucx, gloo, shm+ucx and shm+gloo", text);
+}
+
 std::shared_ptr<RankGroup> world_from_environment() {
   static Environment environment;
   if (environment.handle) {
     Context& mine = context();
-    int rank = environment.world->rank(), size = environment.world->size();
+    int rank = environment.worlds.local->rank(), size = environment.worlds.local->size();
     mine.rank = rank;
     mine.world_size = size;
     if (!mine.generator) mine.generator = std::make_shared<Generator>(static_cast<uint64_t>(rank));
     // A starter that binds ranks to cores has divided them already.
     int cores = static_cast<int>(process_cores().size());
-    if (mine.threads == 0 && cores == ::sysconf(_SC_NPROCESSORS_ONLN)) mine.threads = std::max(1, cores / size);
+    int here = environment.worlds.hosts ? environment.worlds.hosts->ranks_here() : size;
+    if (mine.threads == 0 && cores == ::sysconf(_SC_NPROCESSORS_ONLN)) mine.threads = std::max(1, cores / here);
   }
   return environment.handle;
 }

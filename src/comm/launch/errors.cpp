@@ -58,6 +58,18 @@ std::string class_of(const std::exception_ptr& error) {
   }
 }
 
+void rethrow_copy(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+#define TUTTI_COPY(Class)  \
+  }                        \
+  catch (const Class& e) { \
+    throw Class(e);
+    TUTTI_ERROR_CLASSES(TUTTI_COPY)
+#undef TUTTI_COPY
+  }
+}
+
 void rethrow_as(const std::string& kind, int rank, const std::string& text) {
   if (kind != "RankFailure") {
     Context mine = context();

@@ -22,6 +22,13 @@ std::shared_ptr<RankGroup> make_handle(const std::shared_ptr<World>& world, int 
 /// first call meets the other ranks. See docs/collectives.md for the variables.
 std::shared_ptr<RankGroup> world_from_environment();
 
+/// "shm", "ucx", "gloo", "shm+ucx" or "shm+gloo", taken apart.
+struct TransportChoice {
+  std::string engine;  // between hosts; empty: none is needed
+  bool share_memory;   // between ranks of a host
+};
+TransportChoice parse_transport(const std::string& text);
+
 /// What an error says, without the rank that Tutti's errors begin with.
 std::string text_of(const std::exception_ptr& error);
 

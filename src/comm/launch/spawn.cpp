@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -13,6 +14,7 @@
 #include "base/check.h"
 #include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
+#include "comm/transport/hosts_world.h"
 #include "comm/transport/process_world.h"
 #include "comm/transport/shm.h"
 #include "tutti/comm/group.h"
@@ -26,19 +28,74 @@ using comm::ProcessWorld;
 using comm::Segment;
 using comm::SharedWorld;
 
-[[noreturn]] void be_rank(int rank, int n, Segment segment, const std::string& name, const std::function<void()>& body,
-                          const SpawnOptions& options) {
+/// What the ranks of a world have in common before they are started.
+struct Plan {
+  std::string name;
+  comm::TransportChoice choice;
+  std::vector<int> host_of;         // of each rank: the host that it pretends to be on
+  std::vector<Segment> segments;    // of each host
+  std::shared_ptr<TcpStore> store;  // where ranks that do not share memory meet
+  std::string secret;
+
+  Plan(int n, const SpawnOptions& options);
+  int host(int rank) const { return host_of[static_cast<size_t>(rank)]; }
+  SharedWorld& shared(int rank) const {
+    return *reinterpret_cast<SharedWorld*>(segments[static_cast<size_t>(host(rank))].data());
+  }
+};
+
+Plan::Plan(int n, const SpawnOptions& options)
+    : name(fmt::format("tutti-{}-{:08x}", ::getpid(), std::random_device{}())),
+      choice(comm::parse_transport(options.transport)),
+      host_of(options.hosts) {
+  if (host_of.empty()) host_of.assign(static_cast<size_t>(n), 0);
+  check<ValueError>(static_cast<int>(host_of.size()) == n, "spawn_processes", "hosts has {} entries for {} ranks",
+                    host_of.size(), n);
+  for (int h : host_of) {
+    check<ValueError>(h >= 0 && h < n, "spawn_processes", "a host's number is {}: from 0 to {} are allowed", h, n - 1);
+    check<ValueError>(h == host_of[0] || !choice.engine.empty(), "spawn_processes",
+                      "ranks on several hosts need a transport between them: {} is not one", options.transport);
+  }
+  for (int h = 0; h <= *std::max_element(host_of.begin(), host_of.end()); ++h)
+    segments.push_back(Segment::anonymous(SharedWorld::bytes(n)));
+  if (choice.engine.empty()) return;
+  std::random_device random;
+  secret = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+  store = std::make_shared<TcpStore>(TcpStoreOptions{.host = "127.0.0.1", .serve = true, .secret = secret});
+}
+
+std::shared_ptr<comm::HostsWorld> meet(const Plan& plan, const std::shared_ptr<ProcessWorld>& local,
+                                       const SpawnOptions& options) {
+  auto store = std::make_shared<TcpStore>(TcpStoreOptions{.host = "127.0.0.1",
+                                                          .port = plan.store->port(),
+                                                          .secret = plan.secret,
+                                                          .timeout = options.timeout,
+                                                          .grace = options.silence});
+  return std::make_shared<comm::HostsWorld>(local, store, "world/",
+                                            comm::HostsOptions{.host_of = plan.host_of,
+                                                               .engine = plan.choice.engine,
+                                                               .share_memory = plan.choice.share_memory,
+                                                               .silence = options.silence,
+                                                               .address = "127.0.0.1"});
+}
+
+[[noreturn]] void be_rank(int rank, int n, Plan& plan, const std::function<void()>& body, const SpawnOptions& options) {
   int code = 0;
   std::exception_ptr error;
-  auto world = std::make_shared<ProcessWorld>(std::move(segment), name, rank, n, options.timeout);
+  auto here = static_cast<int>(std::count(plan.host_of.begin(), plan.host_of.end(), plan.host(rank)));
+  auto world =
+      std::make_shared<ProcessWorld>(std::move(plan.segments[static_cast<size_t>(plan.host(rank))]),
+                                     fmt::format("{}-{}", plan.name, plan.host(rank)), rank, n, options.timeout, here);
+  std::shared_ptr<comm::HostsWorld> hosts;
   try {
     world->state(rank)->apply(options);
+    if (plan.store) hosts = meet(plan, world, options);
     Context mine = context();
     mine.rank = rank;
     mine.world_size = n;
     mine.threads = 1;
     mine.generator = std::make_shared<Generator>(options.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(rank));
-    mine.world = comm::make_handle(world, rank);
+    mine.world = hosts ? comm::make_handle(hosts, rank) : comm::make_handle(world, rank);
     ContextGuard guard(mine);
     mine = {};
     body();
@@ -48,6 +105,7 @@ using comm::SharedWorld;
     code = 1;
   }
   world->state(rank)->leave(error);
+  if (hosts) hosts->leave();
   world->ended();
   std::fflush(nullptr);
   ::_exit(code);
@@ -78,9 +136,7 @@ void reap(Child& child, int rank, SharedWorld& shared) {
 
 void spawn_processes(int n, const std::function<void()>& body, const SpawnOptions& options) {
   check<ValueError>(n >= 1, "spawn_processes", "needs at least one rank, not {}", n);
-  Segment segment = Segment::anonymous(SharedWorld::bytes(n));
-  auto& shared = *reinterpret_cast<SharedWorld*>(segment.data());
-  std::string name = fmt::format("tutti-{}-{:08x}", ::getpid(), std::random_device{}());
+  Plan plan(n, options);
   std::vector<Child> children;
   std::fflush(nullptr);  // or each child would write it again
   pid_t parent = ::getpid();
@@ -89,11 +145,12 @@ void spawn_processes(int n, const std::function<void()>& body, const SpawnOption
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
-      be_rank(r, n, std::move(segment), name, body, options);
+      be_rank(r, n, plan, body, options);
     }
     if (pid < 0) {
       int error = errno;
-      shared.fail(r, "RankFailure", fmt::format("its process could not be started: {}", std::strerror(error)));
+      std::string text = fmt::format("its process could not be started: {}", std::strerror(error));
+      for (auto& segment : plan.segments) reinterpret_cast<SharedWorld*>(segment.data())->fail(r, "RankFailure", text);
       break;
     }
     children.push_back({pid, static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))});
@@ -105,12 +162,21 @@ void spawn_processes(int n, const std::function<void()>& body, const SpawnOption
     ::poll(polls.data(), polls.size(), -1);
     for (size_t r = 0; r < children.size(); ++r)
       if (polls[r].revents) {
-        reap(children[r], static_cast<int>(r), shared);
+        reap(children[r], static_cast<int>(r), plan.shared(static_cast<int>(r)));
         --left;
       }
   }
-  Segment::remove_all(name);
-  if (shared.failed.load()) comm::rethrow_as(shared.kind, shared.failed_rank, shared.text);
+  Segment::remove_all(plan.name);
+  // The store knows which of several hosts' failures was the first.
+  if (plan.store)
+    if (auto failure = plan.store->try_get("world/failed")) {
+      auto [rank, kind, text] = comm::decode_failure(*failure);
+      comm::rethrow_as(kind, rank, text);
+    }
+  for (int r = 0; r < n; ++r) {
+    SharedWorld& shared = plan.shared(r);
+    if (shared.failed.load()) comm::rethrow_as(shared.kind, shared.failed_rank, shared.text);
+  }
 }
 
 }  // namespace tutti

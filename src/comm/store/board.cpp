@@ -100,6 +100,8 @@ Reply Board::carry_out(const Request& request) {
     }
     case Op::list:
       return list(key);
+    case Op::will:
+      break;  // of a connection, not of the table
   }
   return error("unknown operation");
 }

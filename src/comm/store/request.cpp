@@ -69,6 +69,7 @@ Form form(Op op) {
     case Op::wait:
       return {true, 0};
     case Op::compare_and_set:
+    case Op::will:
       return {false, 2};
     case Op::append:
     case Op::push:

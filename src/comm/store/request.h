@@ -25,8 +25,9 @@ enum class Op : uint8_t {
   clear,            // key: a prefix
   count,            // key: a prefix
   list,             // key: a prefix
+  will,             // key, {value when the connection ends, value when it is silent}, number: milliseconds of silence
 };
-constexpr uint8_t kLastOp = static_cast<uint8_t>(Op::list);
+constexpr uint8_t kLastOp = static_cast<uint8_t>(Op::will);
 
 struct Request {
   Op op = Op::count;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/check.h"
 
@@ -90,13 +91,13 @@ void Server::loop() {
       auto it = peers_.find(number);  // it may have gone by an earlier event of this round
       if (it != peers_.end()) serve(*it->second, events[static_cast<size_t>(i)].events);
     }
-    flush_touched();
     expire();
+    flush_touched();
   }
 }
 
 int Server::wait_milliseconds() const {
-  auto next = listen_again_;
+  auto next = std::min(listen_again_, check_silence_);
   if (!unproven_.empty()) next = std::min(next, unproven_.front()->deadline);
   if (next == Clock::time_point::max()) return -1;
   auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
@@ -143,6 +144,22 @@ void Server::expire() {
     listen_again_ = Clock::time_point::max();
     watch(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener);
   }
+  if (check_silence_ <= now) drop_silent(now);
+}
+
+// Wills of peers whose host is gone without a word.
+void Server::drop_silent(Clock::time_point now) {
+  check_silence_ = Clock::time_point::max();
+  std::vector<Peer*> silent;
+  for (auto& [number, peer] : peers_) {
+    auto limit = peer->session.silence();
+    if (limit.count() == 0) continue;
+    if (peer->session.last_heard() + limit <= now)
+      silent.push_back(peer.get());
+    else
+      check_silence_ = std::min(check_silence_, peer->session.last_heard() + limit);
+  }
+  for (Peer* peer : silent) drop(*peer, true);
 }
 
 void Server::serve(Peer& peer, uint32_t events) {
@@ -168,6 +185,8 @@ bool Server::receive(Peer& peer) {
     peer.unproven = false;
     unproven_.erase(peer.place);
   }
+  if (auto limit = peer.session.silence(); limit.count() > 0)
+    check_silence_ = std::min(check_silence_, peer.session.last_heard() + limit);
   return true;
 }
 
@@ -198,17 +217,19 @@ void Server::watch_for_more(Peer& peer) {
 }
 
 void Server::flush_touched() {
-  for (uint64_t number : touched_) {
-    auto it = peers_.find(number);
-    if (it == peers_.end()) continue;
-    it->second->touched = false;
-    serve(*it->second, 0);
-  }
-  touched_.clear();
+  // Serving one may touch others, and so may its will.
+  while (!touched_.empty())
+    for (uint64_t number : std::exchange(touched_, {})) {
+      auto it = peers_.find(number);
+      if (it == peers_.end()) continue;
+      it->second->touched = false;
+      serve(*it->second, 0);
+    }
 }
 
-void Server::drop(Peer& peer) {
+void Server::drop(Peer& peer, bool silent) {
   if (peer.unproven) unproven_.erase(peer.place);
+  peer.session.pass_away(silent);
   peers_.erase(peer.number);  // closing the descriptor takes it out of the epoll set
 }
 

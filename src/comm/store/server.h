@@ -38,7 +38,8 @@ class Server {
   bool flush(Peer& peer);
   void watch_for_more(Peer& peer);
   void flush_touched();
-  void drop(Peer& peer);
+  void drop(Peer& peer, bool silent = false);
+  void drop_silent(Clock::time_point now);
 
   std::string secret_;
   std::chrono::nanoseconds handshake_timeout_;
@@ -50,6 +51,7 @@ class Server {
   std::vector<uint64_t> touched_;                              // peers that got output from others' doing
   uint64_t next_number_;
   Clock::time_point listen_again_ = Clock::time_point::max();
+  Clock::time_point check_silence_ = Clock::time_point::max();
   std::array<char, 1 << 18> buffer_;
   std::thread thread_;
 };

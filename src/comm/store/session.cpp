@@ -59,6 +59,7 @@ size_t Session::wanted() const {
 
 bool Session::receive(std::string_view bytes) {
   if (!proven_) return receive_claim(bytes);
+  last_heard_ = Clock::now();
   frames_.add(bytes);
   return proceed();
 }
@@ -109,6 +110,11 @@ bool Session::receive_frame(std::string_view frame) {
   }
   Request request;
   if (!decode(frame, request)) return false;
+  if (request.op == Op::will) {
+    take_will(request);
+    reply(number, {});
+    return true;
+  }
   if (auto answer = board_.apply(request)) {
     reply(number, std::move(*answer));
     return true;
@@ -119,6 +125,19 @@ bool Session::receive_frame(std::string_view frame) {
   it->second = std::make_unique<Call>(*this, number, std::move(request));
   board_.watch(*it->second);
   return true;
+}
+
+void Session::take_will(const Request& request) {
+  bool revokes = request.values[0].empty() && request.values[1].empty();
+  will_ = revokes ? std::nullopt : std::optional(request);
+  silence_ = std::chrono::milliseconds(revokes ? 0 : std::clamp<int64_t>(request.number, 0, 1 << 30));
+}
+
+void Session::pass_away(bool silent) {
+  if (!will_) return;
+  Request request{Op::compare_and_set, false, 0, will_->keys, {"", will_->values[silent ? 1 : 0]}};
+  will_.reset();
+  board_.apply(request);
 }
 
 void Session::reply(uint64_t number, Reply reply) {

@@ -1,12 +1,14 @@
 // One peer of a server, as bytes in and bytes out: the protocol of the TCP store without sockets (docs/wire-format.md).
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <unordered_map>
 
 #include "comm/store/board.h"
 #include "comm/store/handshake.h"
+#include "comm/store/waiting.h"
 
 namespace tutti::store {
 
@@ -69,10 +71,17 @@ class Session {
   /// The peer let too much output gather, and some was not kept.
   bool overrun() const { return overrun_; }
 
+  /// A peer with a will is expected to speak: how long it may be silent, zero for ever.
+  std::chrono::milliseconds silence() const { return silence_; }
+  Clock::time_point last_heard() const { return last_heard_; }
+  /// The peer is gone: carries out its will.
+  void pass_away(bool silent);
+
  private:
   struct Call;
   bool receive_claim(std::string_view bytes);
   bool receive_frame(std::string_view frame);
+  void take_will(const Request& request);
   void sweep();
   void reply(uint64_t number, Reply reply);
 
@@ -87,6 +96,9 @@ class Session {
   bool overrun_ = false;
   std::unordered_map<uint64_t, std::unique_ptr<Call>> waiting_;
   std::vector<uint64_t> finished_;  // of those that wait no more
+  std::optional<Request> will_;
+  std::chrono::milliseconds silence_{0};
+  Clock::time_point last_heard_ = Clock::now();
 };
 
 }  // namespace tutti::store

@@ -137,6 +137,20 @@ io::Descriptor connect_once(const std::string& host, uint16_t port, const Waitin
   return io::Descriptor();
 }
 
+std::string address_towards(const std::string& host, uint16_t port) {
+  std::string failure;
+  AddressList list = resolve(host, port, 0, failure);
+  for (auto* info = list.get(); info; info = info->ai_next) {
+    // A datagram socket finds its way when it is connected, and sends nothing.
+    io::Descriptor socket(::socket(info->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    Address own;
+    if (socket.get() >= 0 && ::connect(socket.get(), info->ai_addr, info->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), own.get(), &own.size) == 0)
+      return own.host();
+  }
+  fail<ConnectionError>("world", "there is no way to {}: {}", host, failure.empty() ? errno_text(errno) : failure);
+}
+
 void configure(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);

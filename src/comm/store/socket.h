@@ -36,6 +36,9 @@ io::Descriptor listen_on(const std::string& host, uint16_t port, bool everywhere
 io::Descriptor connect_once(const std::string& host, uint16_t port, const Waiting& waiting, Address& peer,
                             std::string& failure);
 
+/// This machine's address on the way to a host.
+std::string address_towards(const std::string& host, uint16_t port);
+
 /// No delays for small messages; a peer whose host is gone is noticed in about 20 s.
 void configure(int socket);
 

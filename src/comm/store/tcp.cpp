@@ -21,8 +21,6 @@ using store::Waiting;
 namespace {
 
 constexpr const char* kOperation = "TcpStore";
-// What a server has to say that a wait was ended, before it counts as lost.
-constexpr std::chrono::seconds kGrace{5};
 
 // False where a later try may do better, with the reason in `failure`.
 bool shake_hands(int socket, const std::string& where, const TcpStoreOptions& options, const Waiting& waiting,
@@ -63,6 +61,7 @@ struct TcpStore::Impl {
 
   std::string address;  // of the server, for messages
   uint16_t port = 0;
+  const std::chrono::nanoseconds grace;
   const pid_t process = ::getpid();
   io::Descriptor socket, wake;
 
@@ -78,7 +77,7 @@ struct TcpStore::Impl {
 };
 
 TcpStore::Impl::Impl(const std::string& host, uint16_t port, const TcpStoreOptions& options)
-    : port(port), wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : port(port), grace(options.grace), wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   check<ConnectionError>(wake.get() >= 0, kOperation, "no descriptor: {}", store::errno_text(errno));
   Waiting waiting{store::deadline_after(options.timeout), &options.stop};
   std::string failure;
@@ -139,7 +138,7 @@ void TcpStore::Impl::await(std::unique_lock<std::mutex>& lock, uint64_t number, 
       store::put_take_back(output, number);
       flush();
       taken_back = true;
-      deadline = Clock::now() + kGrace;
+      deadline = Clock::now() + grace;
     } else if (taken_back && late) {
       lose(fmt::format("the server at {} does not answer", address));
     } else if (leading) {
@@ -247,6 +246,14 @@ TcpStore::~TcpStore() = default;
 
 std::string TcpStore::name() const { return "the TCP store at " + impl_->address; }
 uint16_t TcpStore::port() const { return impl_->port; }
+
+void TcpStore::leave_will(const std::string& key, const std::string& if_ended, const std::string& if_silent,
+                          std::chrono::milliseconds silence) {
+  store::Request request{store::Op::will, false, silence.count(), {key}, {if_ended, if_silent}};
+  if (std::string text = defect(request); !text.empty()) fail<ValueError>("leave_will", "{}", text);
+  std::stop_token none;
+  impl_->call(request, Waiting{store::deadline_after(timeout()), &none});
+}
 
 Reply TcpStore::call(const store::Request& request, const Waiting& waiting) { return impl_->call(request, waiting); }
 

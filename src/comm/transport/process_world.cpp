@@ -27,13 +27,14 @@ void SharedWorld::fail(int rank, const std::string& error_kind, const std::strin
   failed.store(1);
 }
 
-ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size, std::chrono::milliseconds timeout)
+ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size, std::chrono::milliseconds timeout,
+                           int here)
     : segment_(std::move(segment)),
       name_(std::move(name)),
       rank_(rank),
       size_(size),
       timeout_(timeout),
-      spin_(size <= static_cast<int>(process_cores().size())),
+      spin_((here > 0 ? here : size) <= static_cast<int>(process_cores().size())),
       state_(std::make_shared<RankState>(rank, size)),
       waits_(shared().waits(size), size, rank),
       pidfds_(static_cast<size_t>(size), -1) {

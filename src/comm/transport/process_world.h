@@ -55,8 +55,8 @@ struct alignas(64) SharedWorld {
 
 class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
  public:
-  /// `name` is the same for all ranks, and nobody else's.
-  ProcessWorld(Segment segment, std::string name, int rank, int size, std::chrono::milliseconds timeout);
+  /// `name` is the same for all ranks, and nobody else's. `here`: how many of them share this host, if not all.
+  ProcessWorld(Segment segment, std::string name, int rank, int size, std::chrono::milliseconds timeout, int here = 0);
   ~ProcessWorld();
   int rank() const { return rank_; }
   int size() const { return size_; }

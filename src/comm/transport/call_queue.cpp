@@ -1,0 +1,82 @@
+#include "comm/transport/call_queue.h"
+
+#include <algorithm>
+
+namespace tutti::comm {
+
+void CallQueue::run(Call call, std::chrono::milliseconds timeout) {
+  bool queued = false;
+  {
+    std::lock_guard lock(mutex_);
+    queued = busy_ || !queue_.empty();
+  }
+  if (!queued) {
+    std::lock_guard lock(executing_);
+    return execute_(call, timeout);
+  }
+  auto work = std::make_shared<WorkState>();
+  work->timeout = timeout;
+  start(std::move(call), work);
+  wait(*work, {});
+  if (work->error()) std::rethrow_exception(work->error());
+}
+
+void CallQueue::start(Call call, const std::shared_ptr<WorkState>& work) {
+  std::lock_guard lock(mutex_);
+  queue_.push_back({std::move(call), work});
+  if (!worker_.joinable()) worker_ = std::thread([this] { this->work(); });
+  changed_.notify_all();
+}
+
+void CallQueue::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      std::lock_guard executing(executing_);
+      execute_(next.call, next.work->timeout);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    next.work->complete(std::move(error));
+    next = {};
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+// What the worker carries out ends by itself, well or not.
+bool CallQueue::wait(const WorkState& work, std::optional<Clock::time_point> deadline) {
+  std::unique_lock lock(mutex_);
+  auto settled = [&] { return work.settled(); };
+  if (deadline) return changed_.wait_until(lock, *deadline, settled);
+  changed_.wait(lock, settled);
+  return true;
+}
+
+std::optional<Call> CallQueue::withdraw(const WorkState& work) {
+  std::lock_guard lock(mutex_);
+  auto mine = std::find_if(queue_.begin(), queue_.end(), [&](const Queued& q) { return q.work.get() == &work; });
+  if (mine == queue_.end()) return {};
+  Call call = std::move(mine->call);
+  queue_.erase(mine);
+  return call;
+}
+
+void CallQueue::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (worker_.joinable()) worker_.join();
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,52 @@
+// Asynchronous collectives of one group, one after the other, on a thread that is started with the first.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "comm/event.h"
+#include "comm/group/call.h"
+#include "comm/group/work.h"
+
+namespace tutti::comm {
+
+class CallQueue {
+ public:
+  /// Carries out a call, and waits for it.
+  using Execute = std::function<void(const Call&, std::chrono::milliseconds timeout)>;
+  explicit CallQueue(Execute execute) : execute_(std::move(execute)) {}
+  ~CallQueue() { stop(); }
+  CallQueue(const CallQueue&) = delete;
+  CallQueue& operator=(const CallQueue&) = delete;
+
+  /// In its turn: at once, by the calling thread, if nothing came before.
+  void run(Call call, std::chrono::milliseconds timeout);
+  void start(Call call, const std::shared_ptr<WorkState>& work);
+  /// Until the work is settled, or that time where there is one.
+  bool wait(const WorkState& work, std::optional<Clock::time_point> deadline);
+  /// Takes out what has not begun.
+  std::optional<Call> withdraw(const WorkState& work);
+  void stop();
+
+ private:
+  struct Queued {
+    Call call;
+    std::shared_ptr<WorkState> work;
+  };
+  void work();
+
+  const Execute execute_;
+  std::mutex executing_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Queued> queue_;
+  bool busy_ = false, stop_ = false;
+  std::thread worker_;
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,469 @@
+#include "comm/transport/exchange.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "comm/transport/streams.h"
+
+namespace tutti::comm {
+namespace {
+
+constexpr int64_t kPart = 256 << 10;  // bytes of a slice that go in one round
+constexpr int64_t kWindow = 2;        // rounds that are on their way at once
+constexpr int64_t kAlign = 64;        // slices begin at multiples of these bytes
+
+size_t index(int64_t k) { return static_cast<size_t>(k); }
+std::byte* bytes_at(const Piece& piece) { return static_cast<std::byte*>(piece.data); }
+
+using Bytes = std::vector<std::byte>;
+
+// Subtrees lie one behind the other where numbers of any dtype are aligned.
+int64_t padded(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
+class Exchange {
+ public:
+  Exchange(const ExchangeContext& c, const Call& call, const std::vector<CallFacts>& calls);
+  uint64_t run();
+
+ private:
+  struct Range {
+    int64_t begin, bytes;  // within the slice
+  };
+  /// What a round has in memory.
+  struct Round {
+    std::unique_ptr<Pending> given = std::make_unique<Pending>(), results = std::make_unique<Pending>();
+    std::vector<Bytes> raw;   // of each rank of this host: its parts of the slices that this rank carries
+    Bytes packed;             // results of these slices
+    Bytes partials;           // what is sent to owners
+    std::vector<Bytes> come;  // of each host: what it sent for this rank's slice
+  };
+
+  Range range(int k, int64_t round) const {
+    int64_t begin = std::min(round * kPart, length_[index(k)]);
+    return {begin, std::min(begin + kPart, length_[index(k)]) - begin};
+  }
+  bool gives(int rank) const { return reduces_ || rank == call_.root; }
+  bool host_gives(int host) const { return contributes_ && (reduces_ || host == root_host_); }
+  bool wants(int host) const;
+  bool shares() const { return c_.inner != nullptr; }
+  int global(int rank) const { return c_.ranks[index(rank)]; }
+  WireName name(int from, Channel channel, int64_t round) const {
+    return {c_.group, c_.first_part + static_cast<uint64_t>(round), global(from), channel};
+  }
+  int64_t given_bytes(int host, int64_t bytes) const;
+  int64_t offset_in_packed(int local, int k, int64_t round) const;
+
+  void start(int64_t round);
+  void hand_out(Round& r, int64_t round);
+  const std::byte* raw(const Round& r, int local, int k, int64_t round) const;
+  void send_partials(Round& r, int64_t round);
+  void finish(int64_t round);
+  std::byte* result(Round& r, int k, int64_t round);
+  void combine(Round& r, int64_t round);
+  void gather(Round& r, int64_t round);
+  void local_call(Kind kind, Pieces in, Pieces out);
+
+  const ExchangeContext& c_;
+  const Call& call_;
+  const Layout& layout_;
+  const int n_, me_;
+  bool reduces_ = false;      // slices are reduced, or only passed on
+  bool contributes_ = false;  // owners get their slices from others
+  int root_host_ = 0;
+  std::vector<int64_t> length_;                 // bytes of each slice
+  std::vector<const std::byte*> from_;          // this rank's part of each, if it gives one
+  std::vector<std::byte*> to_;                  // where the results belong, null where not wanted
+  Bytes staged_;                                // lists of tensors, as one
+  std::vector<std::vector<int>> carried_;       // of each rank of this host: slices
+  std::vector<std::vector<Subtree>> subtrees_;  // of each host
+  Reduction reduction_;
+  std::vector<double> factors_;
+  std::array<Round, kWindow> rounds_;
+  Pending sends_;
+};
+
+bool Exchange::wants(int host) const {
+  switch (call_.kind) {
+    case Kind::all_reduce:
+    case Kind::all_gather:
+      return true;
+    case Kind::broadcast:
+      return host != root_host_ || shares();
+    case Kind::reduce:
+    case Kind::gather:
+      return host == root_host_;
+    default:
+      return false;
+  }
+}
+
+Exchange::Exchange(const ExchangeContext& c, const Call& call, const std::vector<CallFacts>& calls)
+    : c_(c),
+      call_(call),
+      layout_(c.layout),
+      n_(static_cast<int>(calls.size())),
+      me_(c.layout.me),
+      reduces_(reduces_something(call.kind)),
+      contributes_(reduces_ || call.kind == Kind::broadcast),
+      root_host_(has_root(call.kind) ? c.layout.host_of[index(call.root)] : -1),
+      length_(index(n_), 0),
+      from_(index(n_), nullptr),
+      to_(index(n_), nullptr) {
+  Streams s = plan_streams(call, me_, calls);
+  reduction_ = s.reduction;
+  factors_ = std::move(s.factors);
+  reduction_.factors = factors_;
+  auto element = static_cast<int64_t>(size_of(call.dtype));
+  if (call.kind == Kind::reduce_scatter) {
+    for (int k = 0; k < n_; ++k) {
+      length_[index(k)] = call.in[index(k)].count * element;
+      from_[index(k)] = bytes_at(call.in[index(k)]);
+    }
+    to_[index(me_)] = bytes_at(call.out[0]);
+  } else if (contributes_) {
+    const Pieces& source = call.kind == Kind::broadcast ? call.out : call.in;
+    int64_t total = 0;
+    for (const Piece& p : call.out) total += p.count * element;
+    const std::byte* in = bytes_at(source[0]);
+    std::byte* out = bytes_at(call.out[0]);
+    if (call.out.size() > 1) {
+      staged_.resize(index(total));
+      in = out = staged_.data();
+      std::byte* to = staged_.data();
+      for (const Piece& p : source) {
+        if (p.count && gives(me_)) std::memcpy(to, p.data, index(p.count * element));
+        to += p.count * element;
+      }
+    }
+    int64_t each = ((total + n_ - 1) / n_ + kAlign - 1) / kAlign * kAlign;
+    for (int k = 0; k < n_; ++k) {
+      int64_t begin = std::min(k * each, total);
+      length_[index(k)] = std::min(begin + each, total) - begin;
+      from_[index(k)] = in + begin;
+      if (call.kind != Kind::reduce || me_ == call.root) to_[index(k)] = out + begin;
+    }
+  } else {  // gathering: a slice is what its owner gives
+    for (int k = 0; k < n_; ++k) length_[index(k)] = calls[index(k)].header.bytes;
+    from_[index(me_)] = bytes_at(call.in[0]);
+    if (call.kind == Kind::all_gather || me_ == call.root)
+      for (int k = 0; k < n_; ++k) to_[index(k)] = bytes_at(call.out[index(k)]);
+  }
+  for (int local : layout_.local()) {
+    carried_.emplace_back();
+    for (int k = 0; k < n_; ++k)
+      if (layout_.carrier(layout_.here(), k) == local) carried_.back().push_back(k);
+  }
+  for (int h = 0; h < layout_.hosts(); ++h) {
+    std::vector<bool> mine(index(n_), false);
+    for (int r : layout_.members[index(h)]) mine[index(r)] = true;
+    subtrees_.push_back(reduces_ ? whole_subtrees(mine) : std::vector<Subtree>{{0, 1}});
+  }
+}
+
+// What a host sends for a part of that many bytes.
+int64_t Exchange::given_bytes(int host, int64_t bytes) const {
+  auto element = static_cast<int64_t>(size_of(call_.dtype)),
+       wide = static_cast<int64_t>(size_of(combining_dtype(call_.dtype)));
+  if (layout_.members[index(host)].size() == 1 || !reduces_) return bytes;
+  int64_t sum = 0;
+  for (const Subtree& t : subtrees_[index(host)])
+    sum += t.hi - t.lo == 1 ? padded(bytes) : padded(bytes / element * wide);
+  return sum;
+}
+
+// Slices that one rank carries lie one behind the other.
+int64_t Exchange::offset_in_packed(int local, int k, int64_t round) const {
+  int64_t offset = 0;
+  for (int c : carried_[index(local)]) {
+    if (c == k) break;
+    offset += range(c, round).bytes;
+  }
+  return offset;
+}
+
+void Exchange::local_call(Kind kind, Pieces in, Pieces out) {
+  const auto& local = layout_.local();
+  auto rank = static_cast<int>(std::find(local.begin(), local.end(), me_) - local.begin());
+  Call call{.kind = kind, .dtype = DType::u8, .in = std::move(in), .out = std::move(out), .place = call_.place};
+  c_.inner->run(rank, std::move(call), c_.time_left());
+}
+
+uint64_t Exchange::run() {
+  int64_t longest = *std::max_element(length_.begin(), length_.end()), rounds = (longest + kPart - 1) / kPart;
+  for (int64_t i = 0; i < std::min(kWindow, rounds); ++i) start(i);
+  for (int64_t i = 0; i < rounds; ++i) {
+    finish(i);
+    if (i + kWindow < rounds) start(i + kWindow);
+  }
+  c_.await(sends_);
+  if (!staged_.empty() && (call_.kind != Kind::reduce || me_ == call_.root)) {
+    const std::byte* from = staged_.data();
+    for (const Piece& p : call_.out) {
+      auto bytes = index(p.count) * size_of(call_.dtype);
+      if (bytes) std::memcpy(p.data, from, bytes);
+      from += bytes;
+    }
+  }
+  return static_cast<uint64_t>(rounds);
+}
+
+void Exchange::start(int64_t round) {
+  Round& r = rounds_[index(round % kWindow)];
+  int64_t mine = range(me_, round).bytes;
+  r.come.resize(index(layout_.hosts()));
+  if (contributes_ && mine > 0)
+    for (int h = 0; h < layout_.hosts(); ++h)
+      if (h != layout_.here() && host_gives(h)) {
+        r.come[index(h)].resize(index(given_bytes(h, mine)));
+        c_.wire.receive(name(layout_.carrier(h, me_), Channel::give, round), r.come[index(h)].data(),
+                        r.come[index(h)].size(), *r.given);
+      }
+  const auto& local = layout_.local();
+  auto at = std::find(local.begin(), local.end(), me_) - local.begin();
+  if (shares()) {
+    int64_t all = 0;
+    for (int k : carried_[index(at)]) all += range(k, round).bytes;
+    r.packed.resize(index(all));
+  }
+  // The host of a broadcast's root has everything already.
+  bool receives = wants(layout_.here()) && !(call_.kind == Kind::broadcast && layout_.here() == root_host_);
+  if (receives)
+    for (int k : carried_[index(at)])
+      if (layout_.host_of[index(k)] != layout_.here() && range(k, round).bytes > 0)
+        c_.wire.receive(name(k, Channel::result, round), result(r, k, round), index(range(k, round).bytes), *r.results);
+  if (host_gives(layout_.here())) {
+    if (shares()) hand_out(r, round);
+    send_partials(r, round);
+  }
+}
+
+// Where the result of a part goes first: to its place, or where this rank's are packed for the others of its host.
+std::byte* Exchange::result(Round& r, int k, int64_t round) {
+  const auto& local = layout_.local();
+  auto at = static_cast<int>(std::find(local.begin(), local.end(), me_) - local.begin());
+  if (shares() && call_.kind != Kind::reduce_scatter) return r.packed.data() + offset_in_packed(at, k, round);
+  if (to_[index(k)]) return to_[index(k)] + range(k, round).begin;
+  // The owner of a slice that only the root wants.
+  r.packed.resize(index(range(k, round).bytes));
+  return r.packed.data();
+}
+
+// Through shared memory: each rank of this host gets what the others have of the slices that it carries.
+void Exchange::hand_out(Round& r, int64_t round) {
+  const auto& local = layout_.local();
+  Bytes out;
+  std::vector<int64_t> counts;
+  for (size_t j = 0; j < local.size(); ++j) {
+    int64_t count = 0;
+    for (int k : carried_[j]) {
+      Range part = range(k, round);
+      if (gives(me_) && part.bytes) {
+        const std::byte* from = from_[index(k)] + part.begin;
+        out.insert(out.end(), from, from + part.bytes);
+        count += part.bytes;
+      }
+    }
+    counts.push_back(count);
+  }
+  auto at = std::find(local.begin(), local.end(), me_) - local.begin();
+  int64_t mine = 0;
+  for (int k : carried_[index(at)]) mine += range(k, round).bytes;
+  Pieces in, to;
+  r.raw.resize(local.size());
+  std::byte* from = out.data();
+  for (size_t j = 0; j < local.size(); ++j) {
+    in.push_back({from, counts[j]});
+    from += counts[j];
+    r.raw[j].resize(gives(local[j]) ? index(mine) : 0);
+    to.push_back({r.raw[j].data(), static_cast<int64_t>(r.raw[j].size())});
+  }
+  local_call(Kind::all_to_all, std::move(in), std::move(to));
+}
+
+const std::byte* Exchange::raw(const Round& r, int local, int k, int64_t round) const {
+  if (!shares()) return from_[index(k)] + range(k, round).begin;
+  const auto& members = layout_.local();
+  auto at = static_cast<int>(std::find(members.begin(), members.end(), me_) - members.begin());
+  return r.raw[index(local)].data() + offset_in_packed(at, k, round);
+}
+
+void Exchange::send_partials(Round& r, int64_t round) {
+  const auto& local = layout_.local();
+  auto at = std::find(local.begin(), local.end(), me_) - local.begin();
+  auto element = static_cast<int64_t>(size_of(call_.dtype));
+  const auto& subtrees = subtrees_[index(layout_.here())];
+  int64_t room = 0;
+  for (int k : carried_[index(at)])
+    if (layout_.host_of[index(k)] != layout_.here()) room += given_bytes(layout_.here(), range(k, round).bytes);
+  if (shares()) r.partials.resize(index(room));
+  std::byte* to = r.partials.data();
+  for (int k : carried_[index(at)]) {
+    int64_t bytes = range(k, round).bytes;
+    if (layout_.host_of[index(k)] == layout_.here() || bytes == 0) continue;
+    auto send = [&](const std::byte* data, int64_t count) {
+      c_.wire.send(global(k), name(me_, Channel::give, round), data, index(count), shares() ? *r.results : sends_);
+    };
+    if (!shares()) {  // as it is: nobody reads beyond it
+      send(raw(r, 0, k, round), bytes);
+      continue;
+    }
+    const std::byte* begin = to;
+    if (!reduces_) {
+      auto root = std::find(local.begin(), local.end(), call_.root) - local.begin();
+      std::memcpy(to, raw(r, static_cast<int>(root), k, round), index(bytes));
+      to += bytes;
+    } else {
+      std::vector<const void*> sources(index(n_), nullptr);
+      for (size_t j = 0; j < local.size(); ++j) sources[index(local[j])] = raw(r, static_cast<int>(j), k, round);
+      for (const Subtree& t : subtrees) {
+        if (t.hi - t.lo == 1) {
+          std::memcpy(to, sources[t.lo], index(bytes));
+          to += padded(bytes);
+        } else {
+          reduce_part(reduction_, sources, t.lo, t.hi, to, bytes / element);
+          to += padded(bytes / element * static_cast<int64_t>(size_of(combining_dtype(call_.dtype))));
+        }
+      }
+    }
+    send(begin, to - begin);
+  }
+}
+
+// The owner's part: its slice is made of what all hosts have of it.
+void Exchange::combine(Round& r, int64_t round) {
+  Range part = range(me_, round);
+  std::byte* to = result(r, me_, round);
+  const auto& local = layout_.local();
+  if (!contributes_) {
+    std::memmove(to, from_[index(me_)] + part.begin, index(part.bytes));
+    return;
+  }
+  if (!reduces_) {
+    const std::byte* from = nullptr;
+    if (layout_.here() == root_host_)
+      from = raw(r, static_cast<int>(std::find(local.begin(), local.end(), call_.root) - local.begin()), me_, round);
+    else
+      from = r.come[index(root_host_)].data();
+    std::memmove(to, from, index(part.bytes));
+    return;
+  }
+  auto element = static_cast<int64_t>(size_of(call_.dtype)),
+       wide = static_cast<int64_t>(size_of(combining_dtype(call_.dtype)));
+  std::vector<const void*> sources(index(n_), nullptr);
+  std::vector<Partial> partials;
+  for (size_t j = 0; j < local.size(); ++j) sources[index(local[j])] = raw(r, static_cast<int>(j), me_, round);
+  for (int h = 0; h < layout_.hosts(); ++h) {
+    if (h == layout_.here()) continue;
+    const std::byte* from = r.come[index(h)].data();
+    for (const Subtree& t : subtrees_[index(h)]) {
+      bool leaf = t.hi - t.lo == 1;
+      if (leaf)
+        sources[t.lo] = from;
+      else
+        partials.push_back({t.lo, t.hi, from});
+      from += padded(leaf ? part.bytes : part.bytes / element * wide);
+    }
+  }
+  void* target = to;
+  reduce_into(reduction_, sources, {&target, 1}, part.bytes / element, partials);
+}
+
+void Exchange::finish(int64_t round) {
+  Round& r = rounds_[index(round % kWindow)];
+  Range mine = range(me_, round);
+  c_.await(*r.given);
+  if (mine.bytes > 0) {
+    combine(r, round);
+    for (int h = 0; h < layout_.hosts(); ++h) {
+      bool has = call_.kind == Kind::broadcast && h == root_host_;
+      if (h != layout_.here() && wants(h) && !has)
+        c_.wire.send(global(layout_.carrier(h, me_)), name(me_, Channel::result, round), result(r, me_, round),
+                     index(mine.bytes), to_[index(me_)] && !shares() ? sends_ : *r.results);
+    }
+  }
+  c_.await(*r.results);
+  if (shares() && wants(layout_.here()) && call_.kind != Kind::reduce_scatter) gather(r, round);
+}
+
+void Exchange::gather(Round& r, int64_t round) {
+  const auto& local = layout_.local();
+  // On the host of a broadcast's root, carriers have their parts from the root.
+  if (call_.kind == Kind::broadcast && layout_.here() == root_host_) {
+    auto at = std::find(local.begin(), local.end(), me_) - local.begin();
+    auto root = std::find(local.begin(), local.end(), call_.root) - local.begin();
+    for (int k : carried_[index(at)])
+      if (Range part = range(k, round); part.bytes)
+        std::memcpy(result(r, k, round), raw(r, static_cast<int>(root), k, round), index(part.bytes));
+  }
+  std::vector<Bytes> come(local.size());
+  Pieces out;
+  for (size_t j = 0; j < local.size(); ++j) {
+    int64_t bytes = 0;
+    for (int k : carried_[j]) bytes += range(k, round).bytes;
+    come[j].resize(index(bytes));
+    out.push_back({come[j].data(), bytes});
+  }
+  Pieces in;
+  in.push_back({r.packed.data(), static_cast<int64_t>(r.packed.size())});
+  local_call(Kind::all_gather, std::move(in), std::move(out));
+  for (size_t j = 0; j < local.size(); ++j) {
+    const std::byte* from = come[j].data();
+    for (int k : carried_[j]) {
+      Range part = range(k, round);
+      if (part.bytes && to_[index(k)]) std::memcpy(to_[index(k)] + part.begin, from, index(part.bytes));
+      from += part.bytes;
+    }
+  }
+}
+
+// scatter and all_to_all: what is for a rank goes to it directly.
+uint64_t exchange_parts(const ExchangeContext& c, const Call& call) {
+  const Layout& layout = c.layout;
+  int n = static_cast<int>(layout.host_of.size()), me = layout.me;
+  auto element = static_cast<int64_t>(size_of(call.dtype));
+  Pending pending;
+  auto part = [&](const Pieces& list, int k) -> Piece {
+    if (list.empty()) return {};
+    return list[list.size() == 1 ? 0 : index(k)];
+  };
+  bool scatters = call.kind == Kind::scatter;
+  auto takes = [&](int k) { return !scatters || k == call.root ? part(call.out, k) : Piece{}; };
+  auto given = [&](int k) { return !scatters || me == call.root ? part(call.in, k) : Piece{}; };
+  auto remote = [&](int k) { return layout.host_of[index(k)] != layout.here(); };
+  for (int k = 0; k < n; ++k)
+    if (Piece p = takes(k); remote(k) && p.count)
+      c.wire.receive({c.group, c.first_part, c.ranks[index(k)], Channel::part}, p.data, index(p.count * element),
+                     pending);
+  for (int step = 1; step < n; ++step) {
+    int k = (me + step) % n;
+    if (Piece p = given(k); remote(k) && p.count)
+      c.wire.send(c.ranks[index(k)], {c.group, c.first_part, c.ranks[index(me)], Channel::part}, p.data,
+                  index(p.count * element), pending);
+  }
+  if (c.inner) {
+    Pieces in, out;
+    for (int k : layout.local()) {
+      in.push_back({given(k).data, given(k).count * element});
+      out.push_back({takes(k).data, takes(k).count * element});
+    }
+    const auto& local = layout.local();
+    auto rank = static_cast<int>(std::find(local.begin(), local.end(), me) - local.begin());
+    Call parts{
+        .kind = Kind::all_to_all, .dtype = DType::u8, .in = std::move(in), .out = std::move(out), .place = call.place};
+    c.inner->run(rank, std::move(parts), c.time_left());
+  } else if (Piece p = given(me), q = takes(me); p.count && q.count && p.data != q.data) {
+    std::memcpy(q.data, p.data, index(p.count * element));
+  }
+  c.await(pending);
+  return 1;
+}
+
+}  // namespace
+
+uint64_t exchange(const ExchangeContext& context, const Call& call, const std::vector<CallFacts>& calls) {
+  if (call.kind == Kind::scatter || call.kind == Kind::all_to_all) return exchange_parts(context, call);
+  return Exchange(context, call, calls).run();
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,75 @@
+// Groups of ranks that need not share a host, over an engine (see wire.h).
+//
+// Note [Collectives of hosts]
+// First every rank tells every other the facts of its call, and with them what it gives, if that is little: then the
+// call is done in this one exchange. Otherwise the numbers are cut into a slice for each rank, its owner, and go in
+// rounds of a part of every slice at a time (exchange.h):
+// 1. Ranks of a host divide the slices of other hosts among themselves (its carriers), and hand each other, through
+//    shared memory, what they have of them. A carrier adds up what the canonical order allows: the largest subtrees
+//    that its host holds completely. It sends these to the slice's owner.
+// 2. The owner finishes the tree, and sends the result to one carrier on each host that wants it.
+// 3. Carriers hand results around in shared memory.
+// A group without shared memory is one where every rank is a host of its own: the same, without 1 and 3.
+#pragma once
+
+#include "comm/transport/call_queue.h"
+#include "comm/transport/exchange.h"
+#include "comm/transport/host_messages.h"
+#include "comm/transport/hosts_world.h"
+#include "comm/transport/streams.h"
+
+namespace tutti::comm {
+
+class HostsGroup : public Transport {
+ public:
+  HostsGroup(std::shared_ptr<HostsWorld> world, std::vector<int> ranks, uint64_t id);
+  ~HostsGroup() override;
+  /// "ucx", or "shm+ucx" where members share hosts.
+  const char* name() const override { return name_.c_str(); }
+  uint64_t id() const override { return id_; }
+  std::chrono::milliseconds timeout() const override { return world_->local().timeout(); }
+
+  void run(int rank, Call call, std::chrono::milliseconds timeout) override;
+  void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
+  bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
+  bool cancel(WorkState& work) override;
+  void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
+  void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
+  std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
+
+  /// Mail for this group has come, or messages may have ended.
+  void arrived(Mail mail);
+  void settle();
+  /// The world has failed: nobody waits any more.
+  void fail_messages();
+
+ private:
+  static constexpr size_t kInline = 8 << 10;  // bytes that go with the facts
+  size_t block() const { return CallFacts::room(size()) + kInline; }
+
+  void execute(const Call& call, std::chrono::milliseconds timeout);
+  std::vector<CallFacts> exchange_facts(const Call& call, const CallFacts& mine, uint64_t number,
+                                        std::chrono::milliseconds timeout);
+  void finish_small(const Call& call, const std::vector<CallFacts>& calls);
+  void await(const std::function<bool()>& ready, const std::function<bool(int)>& has_come, const Call& call,
+             uint64_t number, Clock::time_point deadline, std::chrono::milliseconds timeout);
+  [[noreturn]] void time_out(const std::function<bool(int)>& has_come, const Call& call, uint64_t number,
+                             std::chrono::milliseconds timeout);
+  bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
+  int at(int rank) const { return ranks()[static_cast<size_t>(rank)]; }
+
+  const std::shared_ptr<HostsWorld> world_;
+  const uint64_t id_;
+  int me_ = -1;
+  std::string name_;
+  Layout layout_;
+  std::shared_ptr<ShmGroup> inner_;  // the members on this host, where it has several
+  uint64_t next_ = 0, next_part_ = 0;
+  std::vector<std::byte> facts_;  // a block for each rank
+  std::shared_ptr<HostMessages> messages_;
+  std::mutex subgroups_mutex_;
+  std::map<std::vector<int>, uint64_t> subgroups_;
+  std::unique_ptr<CallQueue> queue_;  // the last: its thread uses all of the others
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,353 @@
+// Random collectives on random groups, of random dtypes and sizes, waited for or not, with delays and faults: every
+// result is checked exactly, every fault must end the run, and nothing may be left behind. All of it follows from a
+// seed: what went wrong can be had again.
+//
+//   soak_collectives [--seconds 60] [--seed 1] [--only threads|processes]     (--short: a few seconds, for the tests)
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "tutti/comm.h"
+#include "tutti/context.h"
+#include "tutti/ops.h"
+
+using namespace tutti;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Random = std::mt19937_64;
+
+namespace {
+
+int pick(Random& random, int count) { return static_cast<int>(random() % static_cast<uint64_t>(count)); }
+template <class T>
+T one_of(Random& random, std::initializer_list<T> list) {
+  return list.begin()[pick(random, static_cast<int>(list.size()))];
+}
+
+enum class Kind {
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  gather,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  barrier,
+  message
+};
+constexpr int kKinds = 10;
+
+/// What all ranks do at once; they all draw the same.
+struct Step {
+  int number;
+  Kind kind;
+  size_t group;
+  DType dtype;
+  Reduce op;
+  int64_t count;  // of elements, in each part
+  int root;
+  bool asynchronous, strided;
+};
+
+Step draw_step(Random& random, int number, const std::vector<std::vector<int>>& groups) {
+  Step s;
+  s.number = number;
+  s.kind = static_cast<Kind>(pick(random, kKinds));
+  s.group = static_cast<size_t>(pick(random, static_cast<int>(groups.size())));
+  s.dtype = one_of(random, {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8, DType::u8, DType::i16,
+                            DType::i32, DType::i64, DType::c64});
+  s.op = one_of(random, {Reduce::sum, Reduce::product, Reduce::min, Reduce::max, Reduce::average, Reduce::band});
+  auto size = static_cast<int>(groups[s.group].size());
+  bool real = s.dtype != DType::c64, whole = s.dtype >= DType::i8 && s.dtype <= DType::i64;
+  if ((s.op == Reduce::min || s.op == Reduce::max) && !real) s.op = Reduce::sum;
+  if (s.op == Reduce::band && !whole) s.op = Reduce::sum;
+  if (s.op == Reduce::average && (whole || (size & (size - 1)) != 0)) s.op = Reduce::sum;  // 1/n is exact
+  s.count = one_of<int64_t>(random, {0, 1, 3, 17, 256, 1025, 5000, 40'000});
+  s.root = pick(random, size);
+  s.asynchronous = pick(random, 3) == 0;
+  s.strided = pick(random, 4) == 0;
+  return s;
+}
+
+// Small numbers, which no reduction of a few ranks rounds: 1 or 2 for products.
+double value(const Step& s, int rank, int part, int64_t i) {
+  auto mix = static_cast<uint64_t>(rank * 7 + part * 3 + s.number) + static_cast<uint64_t>(i);
+  return static_cast<double>(mix % (s.op == Reduce::product ? 2 : 5) + 1);
+}
+using Values = std::vector<double>;
+Values values(const Step& s, int rank, int part) {
+  Values v(static_cast<size_t>(s.count));
+  for (int64_t i = 0; i < s.count; ++i) v[static_cast<size_t>(i)] = value(s, rank, part, i);
+  return v;
+}
+Values reduced(const Step& s, const std::vector<int>& ranks, int part) {
+  Values sum = values(s, ranks[0], part);
+  for (size_t k = 1; k < ranks.size(); ++k) {
+    Values x = values(s, ranks[k], part);
+    for (size_t i = 0; i < sum.size(); ++i)
+      sum[i] = s.op == Reduce::product ? sum[i] * x[i]
+               : s.op == Reduce::min   ? std::min(sum[i], x[i])
+               : s.op == Reduce::max   ? std::max(sum[i], x[i])
+               : s.op == Reduce::band  ? static_cast<double>(static_cast<int>(sum[i]) & static_cast<int>(x[i]))
+                                       : sum[i] + x[i];
+  }
+  if (s.op == Reduce::average)
+    for (double& x : sum) x /= static_cast<double>(ranks.size());
+  return sum;
+}
+
+Tensor in_memory(const Step& s, Tensor x) {
+  if (!s.strided) return x;
+  Tensor wide = zeros({x.numel(), 2}, {.dtype = x.dtype()});
+  Tensor column = wide.narrow(1, 1, 1).squeeze(1);
+  column.copy_(x);
+  return column;
+}
+Tensor given(const Step& s, int rank, int part) {
+  Values v = values(s, rank, part);
+  Tensor x = empty({s.count}, {.dtype = DType::f64});
+  std::copy(v.begin(), v.end(), x.data<double>());
+  return in_memory(s, x.to(s.dtype));
+}
+Tensor room(const Step& s) { return in_memory(s, full({s.count}, 99, {.dtype = s.dtype})); }
+
+struct WrongResult : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void expect(const Step& s, const Tensor& got, const Values& wanted) {
+  Tensor plain = (s.dtype == DType::c64 ? real(got) : got).to(DType::f64).contiguous();
+  for (int64_t i = 0; i < s.count; ++i)
+    if (plain.data<double>()[i] != wanted[static_cast<size_t>(i)])
+      throw WrongResult(fmt::format("step {}: element {} of {} is {} and should be {}", s.number, i, describe(got),
+                                    plain.data<double>()[i], wanted[static_cast<size_t>(i)]));
+}
+
+/// A call that was started, and what is to be looked at when it has ended.
+struct Pending {
+  Work work;
+  std::function<void()> check;
+};
+
+Pending begin_step(const Step& s, const Group& group) {
+  const std::vector<int>& ranks = group.ranks();
+  int me = rank(), mine = group.rank(), n = group.size(), root = ranks[static_cast<size_t>(s.root)];
+  ReduceOptions reduce{.op = s.op, .root = s.root, .group = group};
+  RootOptions rooted{.root = s.root, .group = group};
+  CollectiveOptions plain{.group = group};
+  TensorList outs, ins;
+  for (int k = 0; k < n; ++k) {
+    outs.push_back(room(s));
+    ins.push_back(given(s, me, k));
+  }
+  Tensor x = given(s, me, 0), y = room(s);
+  auto expect_all = [=](bool all_to_all) {
+    for (int k = 0; k < n; ++k)
+      expect(s, outs[static_cast<size_t>(k)], values(s, ranks[static_cast<size_t>(k)], all_to_all ? mine : 0));
+  };
+  switch (s.kind) {
+    case Kind::all_reduce:
+      return {all_reduce_async(x, reduce), [=] { expect(s, x, reduced(s, ranks, 0)); }};
+    case Kind::reduce:
+      return {reduce_async(x, reduce), [=] { expect(s, x, me == root ? reduced(s, ranks, 0) : values(s, me, 0)); }};
+    case Kind::broadcast:
+      return {broadcast_async(x, rooted), [=] { expect(s, x, values(s, root, 0)); }};
+    case Kind::all_gather:
+      return {all_gather_async(outs, x, plain), [=] { expect_all(false); }};
+    case Kind::gather:
+      return {gather_async(me == root ? outs : TensorList(), x, rooted), [=] {
+                if (me == root) expect_all(false);
+              }};
+    case Kind::scatter:
+      return {scatter_async(y, me == root ? ins : TensorList(), rooted), [=] { expect(s, y, values(s, root, mine)); }};
+    case Kind::reduce_scatter:
+      return {reduce_scatter_async(y, ins, reduce), [=] { expect(s, y, reduced(s, ranks, mine)); }};
+    case Kind::all_to_all:
+      return {all_to_all_async(outs, ins, plain), [=] { expect_all(true); }};
+    case Kind::barrier:
+      return {barrier_async(plain), [] {}};
+    case Kind::message: {  // from the root to the one after it
+      MessageOptions message{.tag = s.number % 3, .group = group};
+      int to = (s.root + 1) % n;
+      if (mine == s.root && n > 1) return {send_async(x, to, message), [] {}};
+      if (mine == to && n > 1) return {recv_async(y, s.root, message), [=] { expect(s, y, values(s, root, 0)); }};
+      return {Work(), [] {}};
+    }
+  }
+  return {};
+}
+
+/// The same of a call that is waited for at once: the other way through the library.
+bool run_step(const Step& s, const Group& group) {
+  Tensor x = given(s, rank(), 0);
+  if (s.kind == Kind::all_reduce) {
+    all_reduce(x, {.op = s.op, .group = group});
+    expect(s, x, reduced(s, group.ranks(), 0));
+    return true;
+  }
+  if (s.kind == Kind::broadcast) {
+    broadcast(x, {.root = s.root, .group = group});
+    expect(s, x, values(s, group.ranks()[static_cast<size_t>(s.root)], 0));
+    return true;
+  }
+  return false;
+}
+
+std::vector<std::vector<int>> draw_groups(Random& random, int n) {
+  std::vector<int> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::vector<int>> groups{all};
+  for (int k = 0; k < 3; ++k) {
+    std::shuffle(all.begin(), all.end(), random);
+    groups.emplace_back(all.begin(), all.begin() + 1 + pick(random, n));
+  }
+  return groups;
+}
+
+// One rank's run.
+void body(uint64_t seed, int steps) {
+  NoGrad guard;
+  Random random(seed);
+  auto members = draw_groups(random, world_size());
+  std::vector<Group> groups;
+  for (auto& ranks : members) groups.push_back(world().subgroup(ranks));
+  std::vector<Pending> pending;
+  auto settle = [&] {
+    for (Pending& p : pending) {
+      p.work.wait();
+      p.check();
+    }
+    pending.clear();
+  };
+  for (int k = 0; k < steps; ++k) {
+    Step s = draw_step(random, k, members);
+    bool all_wait = pick(random, 5) == 0;
+    const Group& group = groups[s.group];
+    if (group.rank() >= 0 && (s.asynchronous || !run_step(s, group))) {
+      Pending p = begin_step(s, group);
+      if (s.asynchronous) {
+        pending.push_back(std::move(p));
+      } else {
+        p.work.wait();
+        p.check();
+      }
+    }
+    if (all_wait || pending.size() > 8) settle();
+  }
+  settle();
+  barrier();
+}
+
+struct Round {
+  uint64_t seed;
+  bool processes;
+  int ranks, steps;
+  std::vector<Fault> faults;
+  bool drops = false;
+
+  std::string text() const {
+    constexpr const char* names[] = {"delay", "drop", "fail", "kill"};
+    std::string all;
+    for (const Fault& f : faults)
+      if (f.kind != Fault::delay) all += fmt::format(", {} at call {} of rank {}", names[f.kind], f.call, f.rank);
+    return fmt::format("seed {}: {} {}{}", seed, ranks, processes ? "processes" : "threads", all);
+  }
+};
+
+Round draw_round(uint64_t seed, const std::string& only) {
+  Random random(seed);
+  Round r{.seed = seed, .processes = pick(random, 2) == 1, .ranks = 1 + pick(random, 6), .steps = 60, .faults = {}};
+  if (only == "threads") r.processes = false;
+  if (only == "processes") r.processes = true;
+  if (pick(random, 2)) r.faults.push_back({.kind = Fault::delay, .probability = 0.05, .time = 200us});
+  if (pick(random, 2)) {
+    Fault fault{.kind = one_of(random, {Fault::fail, Fault::kill, Fault::fail, Fault::kill, Fault::drop})};
+    fault.rank = pick(random, r.ranks);
+    fault.call = pick(random, 40);
+    r.drops = fault.kind == Fault::drop;
+    r.faults.push_back(fault);
+  }
+  return r;
+}
+
+// "": as it should be.
+std::string run_round(const Round& r) {
+  SpawnOptions options{.timeout = r.drops ? 1000ms : 120'000ms, .seed = r.seed, .faults = r.faults};
+  bool faulty = !r.faults.empty() && r.faults.back().kind != Fault::delay;
+  try {
+    auto run = [&] { body(r.seed, r.steps); };
+    r.processes ? spawn_processes(r.ranks, run, options) : spawn_ranks(r.ranks, run, options);
+  } catch (const std::exception& e) {
+    // A lost part makes the calls of a rank meet others' next ones: anything may be wrong then, but nothing may hang.
+    if (r.drops) return "";
+    bool meant = faulty && (std::string(e.what()).find("injected fault") != std::string::npos ||
+                            std::string(e.what()).find("was killed") != std::string::npos);
+    return meant ? "" : e.what();
+  }
+  return "";
+}
+
+int64_t entries(const char* folder, const std::string& prefix = "") {
+  int64_t count = 0;
+  for (auto& entry : std::filesystem::directory_iterator(folder))
+    count += entry.path().filename().string().starts_with(prefix);
+  return count;
+}
+
+int64_t threads() { return entries("/proc/self/task"); }
+int64_t descriptors() { return entries("/proc/self/fd"); }
+int64_t shared_files() { return entries("/dev/shm", fmt::format("tutti-{}-", ::getpid())); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  double seconds = 60;
+  uint64_t seed = 1;
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    auto next = [&] { return i + 1 < argc ? argv[++i] : ""; };
+    if (word == "--short")
+      seconds = 4;
+    else if (word == "--seconds")
+      seconds = std::atof(next());
+    else if (word == "--seed")
+      seed = std::strtoull(next(), nullptr, 10);
+    else if (word == "--only")
+      only = next();
+    else
+      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
+  }
+#ifdef TUTTI_SANITIZE_THREAD  // does not follow a process that has threads into its children
+  only = "threads";
+#endif
+  int64_t rounds = 0, failed = 0, faulty = 0, most_threads = 0, most_descriptors = 0;
+  for (auto end = Clock::now() + std::chrono::duration<double>(seconds); Clock::now() < end; ++rounds) {
+    ::alarm(300);  // a hang ends the program
+    Round r = draw_round(seed + static_cast<uint64_t>(rounds), only);
+    faulty += !r.faults.empty() && r.faults.back().kind != Fault::delay;
+    std::string wrong = run_round(r);
+    if (rounds < 20) {  // by then every thread and descriptor that is kept for good is there
+      most_threads = std::max(most_threads, threads());
+      most_descriptors = std::max(most_descriptors, descriptors());
+    } else if (threads() > most_threads || descriptors() > most_descriptors) {
+      wrong += fmt::format(" {} threads and {} descriptors are left; there were {} and {}", threads(), descriptors(),
+                           most_threads, most_descriptors);
+    }
+    if (shared_files() > 0) wrong += fmt::format(" {} files are left in /dev/shm", shared_files());
+    if (wrong.empty()) continue;
+    ++failed;
+    std::printf("%s\n  %s\n", r.text().c_str(), wrong.c_str());
+    std::fflush(stdout);
+  }
+  std::printf("%ld rounds of 60 steps, %ld with a fault: %ld wrong\n", long(rounds), long(faulty), long(failed));
+  return failed ? 1 : 0;
+}
