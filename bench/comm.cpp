@@ -1,5 +1,6 @@
 // What an all_reduce costs, by ranks as threads, by ranks as processes (with memory of any kind, and with memory of the
-// group), beside OpenMPI by ranks as processes (bench/peers/comm_openmpi.cpp).
+// group), beside OpenMPI by ranks as processes (bench/peers/comm_openmpi.cpp); and over TCP, as between hosts, beside
+// OpenMPI and Gloo (bench/peers/comm_gloo.cpp).
 #include "tutti/comm.h"
 
 #include <fmt/core.h>
@@ -66,36 +67,43 @@ void measure_threads(int ranks, Times& times) {
 }
 
 // What processes do to variables stays there: the figures come back through a file.
-void measure_processes(int ranks, bool group_memory, Times& times) {
+void measure_processes(int ranks, bool group_memory, Times& times, const char* transport = "shm") {
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::tmpfile(), std::fclose);
-  spawn_processes(ranks, [&] {
-    std::vector<double> seconds = measure(group_memory);
-    if (rank() != 0) return;
-    std::fwrite(seconds.data(), sizeof(double), seconds.size(), file.get());
-    std::fflush(file.get());
-  });
+  spawn_processes(ranks,
+                  [&] {
+                    std::vector<double> seconds = measure(group_memory);
+                    if (rank() != 0) return;
+                    std::fwrite(seconds.data(), sizeof(double), seconds.size(), file.get());
+                    std::fflush(file.get());
+                  },
+                  {.transport = transport, .silence = std::chrono::seconds(30)});
   std::vector<double> seconds(kSizes.size());
   std::rewind(file.get());
   if (std::fread(seconds.data(), sizeof(double), seconds.size(), file.get()) == seconds.size()) keep(seconds, times);
 }
 
-bool measure_openmpi([[maybe_unused]] int ranks, [[maybe_unused]] Times& times) {
-#ifdef TUTTI_BENCH_OPENMPI
-  std::string command =
-      fmt::format("mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl self,vader -n {} {}", ranks,
-                  TUTTI_BENCH_OPENMPI);
+// A program that prints "bytes seconds" for each size.
+void measure_peer(std::string command, Times& times) {
   for (int64_t bytes : kSizes) command += fmt::format(" {}", bytes);
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen((command + " 2>/dev/null").c_str(), "r"), ::pclose);
   long bytes = 0;
   double seconds = 0;
-  bool any = false;
-  while (pipe && std::fscanf(pipe.get(), "%ld %lg", &bytes, &seconds) == 2) {
-    times[bytes].push_back(seconds);
-    any = true;
-  }
-  return any;
-#else
-  return false;
+  while (pipe && std::fscanf(pipe.get(), "%ld %lg", &bytes, &seconds) == 2) times[bytes].push_back(seconds);
+}
+
+void measure_openmpi([[maybe_unused]] int ranks, [[maybe_unused]] Times& times,
+                     [[maybe_unused]] const char* ways = "self,vader") {
+#ifdef TUTTI_BENCH_OPENMPI
+  measure_peer(
+      fmt::format("mpirun --allow-run-as-root --oversubscribe --bind-to none --mca pml ob1 --mca btl {} -n {} {}", ways,
+                  ranks, TUTTI_BENCH_OPENMPI),
+      times);
+#endif
+}
+
+void measure_gloo([[maybe_unused]] int ranks, [[maybe_unused]] Times& times) {
+#ifdef TUTTI_BENCH_GLOO
+  measure_peer(fmt::format("{} {}", TUTTI_BENCH_GLOO, ranks), times);
 #endif
 }
 
@@ -105,13 +113,42 @@ std::string size_name(int64_t bytes) {
                           : fmt::format("{}B", bytes);
 }
 
+// Between hosts: over TCP, on one host's loopback device.
+void report_hosts(const bench::Options& options) {
+  for (int ranks : {2, 4}) {
+    Times ours, openmpi, gloo;
+    for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
+      measure_processes(ranks, false, ours, "ucx");
+      measure_openmpi(ranks, openmpi, "self,tcp");
+      measure_gloo(ranks, gloo);
+    }
+    auto against = [&](const char* peer, const Times& theirs, int64_t bytes, double most) {
+      std::string name = fmt::format("ucx_{}_{}_{}", size_name(bytes), ranks, peer);
+      auto found = theirs.find(bytes);
+      if (options.wants(name))
+        report({.name = name,
+                .value = median(ours[bytes]) * 1e6,
+                .unit = "us",
+                .peer = peer,
+                .peer_value = (found == theirs.end() ? NAN : median(found->second)) * 1e6,
+                .want = {Want::ratio_at_most, most}});
+    };
+    for (int64_t bytes : kSizes) {
+      against("openmpi_tcp", openmpi, bytes, 1 / 1.5);
+      against("gloo", gloo, bytes, 0.5);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   bench::Options options = start(argc, argv, "the cost of an all_reduce, beside OpenMPI");
-  print_header("comm", {1}, "",
-               "us an all_reduce of f32 takes; _2 and _4: ranks, which are threads, processes (shm), or processes with "
-               "memory of the group (shm_group), beside processes of OpenMPI's, in turns");
+  print_header(
+      "comm", {1}, "",
+      "us an all_reduce of f32 takes; _2 and _4: ranks, which are threads, processes (shm), or processes with "
+      "memory of the group (shm_group), beside processes of OpenMPI's, in turns; ucx: processes that meet over "
+      "TCP on the loopback device, beside OpenMPI's and Gloo's");
   // Processes first: they are forked from one that has started no threads.
   constexpr std::array<const char*, 3> kWays = {"shm", "shm_group", "threads"};
   for (int ranks : {2, 4}) {
@@ -137,5 +174,6 @@ int main(int argc, char** argv) {
                 .want = way == 0 && large ? Want{} : Want{Want::ratio_at_most, most}});
       }
   }
+  report_hosts(options);
   report_summary();
 }

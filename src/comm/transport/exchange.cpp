@@ -10,7 +10,7 @@ namespace tutti::comm {
 namespace {
 
 constexpr int64_t kPart = 256 << 10;  // bytes of a slice that go in one round
-constexpr int64_t kWindow = 2;        // rounds that are on their way at once
+constexpr int64_t kWindow = 4;        // rounds that are on their way at once
 constexpr int64_t kAlign = 64;        // slices begin at multiples of these bytes
 
 size_t index(int64_t k) { return static_cast<size_t>(k); }

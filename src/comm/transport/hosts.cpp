@@ -115,7 +115,7 @@ void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   if (auto mismatch = find_mismatch(calls, ranks(), number))
     tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
   bool small = std::all_of(calls.begin(), calls.end(),
-                           [](const CallFacts& c) { return c.header.bytes <= static_cast<int64_t>(kInline); });
+                           [&](const CallFacts& c) { return c.header.bytes <= static_cast<int64_t>(most_inline()); });
   if (small) {
     finish_small(call, calls);
   } else {
@@ -154,7 +154,7 @@ std::vector<CallFacts> HostsGroup::exchange_facts(const Call& call, const CallFa
     if (k != me) wire.receive({id_, number, at(static_cast<int>(k)), Channel::facts}, block_of(k), block(), come[k]);
   mine.write(block_of(me), size());
   size_t bytes = room;
-  if (mine.header.bytes <= static_cast<int64_t>(kInline) && mine.header.bytes > 0)
+  if (mine.header.bytes <= static_cast<int64_t>(most_inline()) && mine.header.bytes > 0)
     for (const Piece& p : call.kind == Kind::broadcast ? call.out : call.in) {
       size_t count = static_cast<size_t>(p.count) * size_of(call.dtype);
       if (count) std::memcpy(block_of(me) + bytes, p.data, count);

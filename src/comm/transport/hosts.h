@@ -12,6 +12,8 @@
 // A group without shared memory is one where every rank is a host of its own: the same, without 1 and 3.
 #pragma once
 
+#include <algorithm>
+
 #include "comm/transport/call_queue.h"
 #include "comm/transport/exchange.h"
 #include "comm/transport/host_messages.h"
@@ -47,8 +49,11 @@ class HostsGroup : public Transport {
   void fail_messages();
 
  private:
-  static constexpr size_t kInline = 8 << 10;  // bytes that go with the facts
-  size_t block() const { return CallFacts::room(size()) + kInline; }
+  /// Bytes that go with the facts, to all others: less, the more there are.
+  size_t most_inline() const {
+    return std::clamp<size_t>((64 << 10) / static_cast<size_t>(std::max(1, size() - 1)), 8 << 10, 64 << 10);
+  }
+  size_t block() const { return CallFacts::room(size()) + most_inline(); }
 
   void execute(const Call& call, std::chrono::milliseconds timeout);
   std::vector<CallFacts> exchange_facts(const Call& call, const CallFacts& mine, uint64_t number,
