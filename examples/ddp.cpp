@@ -202,7 +202,26 @@ void errors() {
 
 }  // namespace
 
+// One process, several devices: no ranks.
+void devices() {
+  set_cpu_devices(2);  // cpu:0 and cpu:1, each with half of the cores
+  {
+    parallel::DataParallel net(Net{});  // lives on cpu:0
+    Tensor x = randn({64, 16});
+    Tensor y = net(x);            // each device takes half of x; the outputs are put together on cpu:0
+    square(y).mean().backward();  // gradients of both halves arrive in net.module
+    require(y.size(0) == 64 && net.module.fc1.weight.grad().defined(), "as one module");
+
+    Tensor loss = zeros({});
+    for (const Tensor& part : net.apart(x))  // or they stay where they are ...
+      loss = loss + square(part).sum().to("cpu:0");
+    loss.backward();  // ... and so do their gradients
+  }
+  set_cpu_devices(1);
+}
+
 int main() {
+  devices();
   train();
   uneven_batches();
   accumulate();
