@@ -28,9 +28,9 @@ int main(int argc, char** argv) {
   std::string path = flags.text("--checkpoint", "");
   flags.done();
 
-  manual_seed(1);  // all ranks begin with the same weights, and know the same digits
+  manual_seed(1);  // all ranks know the same digits
   data::Digits digits = data::digits(1'000, 1);
-  Net net;
+  parallel::DistributedDataParallel net(Net{});  // all ranks begin with rank 0's weights
   optim::Adam adam(net.parameters(), {.lr = 1e-3});
   int64_t step = 0;
   double last = 0;
@@ -44,10 +44,7 @@ int main(int argc, char** argv) {
     int64_t first = ((step * world_size() + rank()) * batch) % (1'000 - batch);  // its own part of every batch
     adam.zero_grad();
     Tensor loss = cross_entropy(net(digits.images.narrow(0, first, batch)), digits.labels.narrow(0, first, batch));
-    loss.backward();
-    TensorList gradients;
-    for (Tensor& p : net.parameters()) gradients.push_back(p.grad());
-    all_reduce(gradients, {.op = Reduce::average});
+    loss.backward();  // gradients are averages over all ranks
     adam.step();
     last = loss.item<double>();
     if (++step % every == 0 && rank() == 0 && !path.empty()) checkpoint.save();

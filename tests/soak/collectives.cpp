@@ -2,7 +2,8 @@
 // result is checked exactly, every fault must end the run, and nothing may be left behind. All of it follows from a
 // seed: what went wrong can be had again.
 //
-//   soak_collectives [--seconds 60] [--seed 1] [--only threads|processes]     (--short: a few seconds, for the tests)
+//   soak_collectives [--seconds 60] [--seed 1] [--only threads|processes] [--transport ucx|gloo|shm+ucx|...]
+//   (--short: a few seconds, for the tests)
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -279,8 +280,11 @@ Round draw_round(uint64_t seed, const std::string& only) {
 }
 
 // "": as it should be.
-std::string run_round(const Round& r) {
+std::string run_round(const Round& r, const std::string& transport) {
   SpawnOptions options{.timeout = r.drops ? 1000ms : 120'000ms, .seed = r.seed, .faults = r.faults};
+  options.transport = transport;      // of processes
+  if (transport.starts_with("shm+"))  // on two hosts
+    for (int rank = 0; rank < r.ranks; ++rank) options.hosts.push_back(rank * 2 / r.ranks);
   bool faulty = !r.faults.empty() && r.faults.back().kind != Fault::delay;
   try {
     auto run = [&] { body(r.seed, r.steps); };
@@ -311,7 +315,7 @@ int64_t shared_files() { return entries("/dev/shm", fmt::format("tutti-{}-", ::g
 int main(int argc, char** argv) {
   double seconds = 60;
   uint64_t seed = 1;
-  std::string only;
+  std::string only, transport = "shm";
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     auto next = [&] { return i + 1 < argc ? argv[++i] : ""; };
@@ -323,6 +327,8 @@ int main(int argc, char** argv) {
       seed = std::strtoull(next(), nullptr, 10);
     else if (word == "--only")
       only = next();
+    else if (word == "--transport")
+      only = "processes", transport = next();
     else
       return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
   }
@@ -334,7 +340,7 @@ int main(int argc, char** argv) {
     ::alarm(300);  // a hang ends the program
     Round r = draw_round(seed + static_cast<uint64_t>(rounds), only);
     faulty += !r.faults.empty() && r.faults.back().kind != Fault::delay;
-    std::string wrong = run_round(r);
+    std::string wrong = run_round(r, transport);
     if (rounds < 20) {  // by then every thread and descriptor that is kept for good is there
       most_threads = std::max(most_threads, threads());
       most_descriptors = std::max(most_descriptors, descriptors());
