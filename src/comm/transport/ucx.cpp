@@ -6,6 +6,8 @@
 #ifndef TUTTI_HAVE_UCX
 
 namespace tutti::comm {
+bool has_ucx() { return false; }
+
 std::unique_ptr<Wire> make_ucx_wire(int, int, const StorePtr&, bool) {
   fail<DeviceError>("world",
                     "this build of Tutti has no UCX: build it where UCX's headers are (on Debian: libucx-dev), "
@@ -548,6 +550,8 @@ void UcxWire::cut() {
 }
 
 }  // namespace
+
+bool has_ucx() { return true; }
 
 std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin) {
   return std::make_unique<UcxWire>(rank, size, store, spin);
