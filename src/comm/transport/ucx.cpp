@@ -328,11 +328,12 @@ void UcxWire::on_sent(void* request, ucs_status_t status, void* data) {
 }
 void UcxWire::on_fetched(void* request, ucs_status_t status, size_t, void* data) { on_sent(request, status, data); }
 
-// What could not be sent has at least left its memory; what could not be received never comes.
+// What could not be sent has at least left its memory; what could not be received never comes. Where the wire has been
+// cut, nobody waits any more.
 void UcxWire::ended(Request* request, ucs_status_t status) {
   std::unique_ptr<Request> own(request);
   requests_.erase(request);
-  if (status == UCS_OK || (!own->receives && !cut_)) finish(own->pending);
+  if (!cut_ && (status == UCS_OK || !own->receives)) finish(own->pending);
 }
 
 void UcxWire::fetch(const WireName& name, const Posted& posted, void* descriptor, size_t length) {
