@@ -17,6 +17,8 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +29,11 @@
 
 #include "tutti/comm/group.h"
 #include "tutti/error.h"
+
+namespace tutti::comm {
+/// Whether this build of Tutti has an engine between hosts: "ucx" or "gloo".
+bool has_engine(const std::string& name);
+}  // namespace tutti::comm
 
 namespace tutti::harness {
 
@@ -44,13 +51,34 @@ inline Runner processes() {
   return {"shm", [](int n, const std::function<void()>& body, const SpawnOptions& o) { spawn_processes(n, body, o); },
           false};
 }
-/// All ways that this machine has.
+/// The same, as if they were on several hosts: by "ucx" or "gloo", every rank on its own; or by "shm+ucx" or
+/// "shm+gloo", on two hosts.
+inline Runner hosts(const std::string& transport) {
+  std::string name = transport;
+  for (char& c : name)
+    if (c == '+') c = '_';
+  return {name,
+          [transport](int n, const std::function<void()>& body, const SpawnOptions& o) {
+            SpawnOptions options = o;
+            options.transport = transport;
+            if (transport.starts_with("shm"))
+              for (int r = 0; r < n; ++r) options.hosts.push_back(r * 2 / n);
+            options.silence = std::max<std::chrono::milliseconds>(o.silence, std::chrono::seconds(5));
+            spawn_processes(n, body, options);
+          },
+          false};
+}
+/// All ways that this build has.
 inline std::vector<Runner> every_transport() {
-#if defined(TUTTI_SANITIZE_THREAD) || defined(__SANITIZE_THREAD__)
-  return {threads()};  // ThreadSanitizer does not follow a process that has threads into its children
-#else
-  return {threads(), processes()};
+  std::vector<Runner> runners = {threads()};
+#if !defined(TUTTI_SANITIZE_THREAD) && !defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer does not follow a process that has threads into its children
+  runners.push_back(processes());
+  if (comm::has_engine("ucx")) runners.push_back(hosts("ucx"));
+  if (comm::has_engine("ucx")) runners.push_back(hosts("shm+ucx"));
+  if (comm::has_engine("gloo")) runners.push_back(hosts("gloo"));
 #endif
+  return runners;
 }
 
 namespace detail {

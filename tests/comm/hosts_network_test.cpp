@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "comm/transport/wire.h"
 #include "tests/comm/fingerprint.h"
 #include "tests/comm/started.h"
 #include "tests/support/expect.h"
@@ -52,7 +53,8 @@ class Network {
   bool made_ = false;
 };
 
-#define NEED_NETWORK(network) \
+#define NEED_NETWORK(network)                                                                                 \
+  if (!comm::has_ucx() || !comm::has_gloo()) GTEST_SKIP() << "this build has not both engines, UCX and Gloo"; \
   if (!(network).made()) GTEST_SKIP() << "network namespaces cannot be made here: that needs root and the command ip"
 
 /// Ranks on these hosts of a network; what they assert fails the test.

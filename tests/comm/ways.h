@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "comm/transport/wire.h"
 #include "tutti/comm/group.h"
 
 namespace tutti::test {
@@ -58,7 +59,12 @@ inline constexpr Way kHosts{"shm_ucx", spawn_hosts};
 #ifdef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children
 inline std::vector<Way> all_ways() { return {kThreads}; }
 #else
-inline std::vector<Way> all_ways() { return {kThreads, kProcesses, kUcx, kHosts, kGloo}; }
+inline std::vector<Way> all_ways() {
+  std::vector<Way> ways = {kThreads, kProcesses};
+  if (comm::has_ucx()) ways.insert(ways.end(), {kUcx, kHosts});
+  if (comm::has_gloo()) ways.push_back(kGloo);
+  return ways;
+}
 #endif
 /// Of ranks that see each other's memory: circles are found only there.
 inline std::vector<Way> one_host_ways() {

@@ -76,7 +76,7 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
 // is wrong with the network is found here, not in the middle of a collective.
 void HostsWorld::shake_hands() {
   auto deadline = Clock::now() + local_->timeout();
-  char hello = 0;
+  static constexpr char hello = 0;  // may be read later than this returns, where it fails
   std::vector<char> come(static_cast<size_t>(size()));
   for (uint64_t round = 0; round < 2; ++round) {
     std::vector<Pending> pending(static_cast<size_t>(size()));

@@ -6,6 +6,8 @@
 #ifndef TUTTI_HAVE_UCX
 
 namespace tutti::comm {
+bool has_ucx() { return false; }
+
 std::unique_ptr<Wire> make_ucx_wire(int, int, const StorePtr&, bool) {
   fail<DeviceError>("world",
                     "this build of Tutti has no UCX: build it where UCX's headers are (on Debian: libucx-dev), "
@@ -326,11 +328,12 @@ void UcxWire::on_sent(void* request, ucs_status_t status, void* data) {
 }
 void UcxWire::on_fetched(void* request, ucs_status_t status, size_t, void* data) { on_sent(request, status, data); }
 
-// What could not be sent has at least left its memory; what could not be received never comes.
+// What could not be sent has at least left its memory; what could not be received never comes. Where the wire has been
+// cut, nobody waits any more.
 void UcxWire::ended(Request* request, ucs_status_t status) {
   std::unique_ptr<Request> own(request);
   requests_.erase(request);
-  if (status == UCS_OK || (!own->receives && !cut_)) finish(own->pending);
+  if (!cut_ && (status == UCS_OK || !own->receives)) finish(own->pending);
 }
 
 void UcxWire::fetch(const WireName& name, const Posted& posted, void* descriptor, size_t length) {
@@ -548,6 +551,8 @@ void UcxWire::cut() {
 }
 
 }  // namespace
+
+bool has_ucx() { return true; }
 
 std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin) {
   return std::make_unique<UcxWire>(rank, size, store, spin);

@@ -4,6 +4,10 @@
 
 namespace tutti::comm {
 
+// Declared for tests, in tutti/testing.h.
+bool has_engine(const std::string& name);
+bool has_engine(const std::string& name) { return name == "ucx" ? has_ucx() : name == "gloo" && has_gloo(); }
+
 std::vector<Mail> Wire::take_mail() {
   std::lock_guard lock(mutex_);
   mails_.store(0);

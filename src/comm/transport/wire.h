@@ -130,5 +130,7 @@ class Wire {
 /// DeviceError where this build does not have the engine.
 std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin);
 std::unique_ptr<Wire> make_gloo_wire(int rank, int size, const StorePtr& store, const std::string& address);
+bool has_ucx();
+bool has_gloo();
 
 }  // namespace tutti::comm
