@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tutti/comm/store.h"
+#include "tutti/context.h"
 
 namespace tutti::test {
 
@@ -34,6 +35,7 @@ inline pid_t start_one(const Variables& variables, const std::function<void()>& 
         ::mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0)
       ::_exit(3);
   }
+  context().world = nullptr;  // of the process that it was forked from
   for (auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   try {
     body();

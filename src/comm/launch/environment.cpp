@@ -10,8 +10,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "base/check.h"
 #include "base/cores.h"
@@ -264,7 +267,16 @@ TransportChoice parse_transport(const std::string& text) {
 }
 
 std::shared_ptr<RankGroup> world_from_environment() {
-  static Environment environment;
+  // A forked process is not the rank that its parent may be, but may be one by what its own environment says.
+  static std::mutex mutex;
+  static pid_t owner = 0;
+  static std::unique_ptr<Environment> known;
+  std::lock_guard lock(mutex);
+  if (std::exchange(owner, ::getpid()) != ::getpid()) {
+    (void)known.release();  // the parent's: to leave its world is not for us
+    known = std::make_unique<Environment>();
+  }
+  Environment& environment = *known;
   if (environment.handle) {
     Context& mine = context();
     int rank = environment.worlds.local->rank(), size = environment.worlds.local->size();
