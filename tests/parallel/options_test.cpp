@@ -140,6 +140,14 @@ bool possible(Feature a, Feature b) {
   return !is(kSamples, kSyncNorm);
 }
 
+// Gradients that have a graph hold what they were made from, and it them: such circles are taken apart at the end.
+struct Clear {
+  std::vector<nn::ModuleBase*> modules;
+  ~Clear() {
+    for (auto* m : modules) m->zero_grad();
+  }
+};
+
 void train(const Features& f) {
   Net net = seeded<Net>(f[kSparse]);
   if (f[kFrozen]) net.one.requires_grad_(false);
@@ -151,6 +159,7 @@ void train(const Features& f) {
     nets.back().norm.running_var = nets[0].norm.running_var.clone();
     nets.back().norm.num_batches_tracked = nets[0].norm.num_batches_tracked.clone();
   }
+  Clear clear{{&net, &nets[0]}};
   auto norms = std::make_shared<std::optional<parallel::SyncedBatchNorms>>();
   if (f[kSyncNorm]) norms->emplace(parallel::sync_batch_norms(net));
   DistributedDataParallel ddp(net, options_of(f));
