@@ -167,6 +167,22 @@ TEST(Run, RanksDieWithTheirParent) {
   for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
 }
 
+TEST(Run, SharedMemoryOfRanksThatWereKilledGoesWithThem) {
+  Folder names;
+  Program p(tutti_run(
+      {"-n", "2", "--grace", "0.2"},
+      shell("name=/dev/shm/tutti-$$-test; echo mine > $name; echo $name > " + names.path() + "/$RANK; kill -9 $$")));
+  EXPECT_EQ(p.wait(), 128 + SIGKILL);
+  int found = 0;
+  for (std::string rank : {"0", "1"}) {
+    std::string name = contents(names / rank);
+    if (name.empty()) continue;  // it was ended before it came to that
+    ++found;
+    EXPECT_FALSE(std::filesystem::exists(name.substr(0, name.find('\n')))) << name;
+  }
+  EXPECT_GE(found, 1);
+}
+
 TEST(Run, CoresAreDivided) {
   Program all({"sh", "-c", "grep Cpus_allowed_list /proc/self/status"});
   ASSERT_EQ(all.wait(), 0);

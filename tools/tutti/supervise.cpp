@@ -16,6 +16,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "comm/transport/segment.h"
 #include "tools/tutti/command.h"
 
 namespace tutti::tool {
@@ -99,6 +100,10 @@ class Supervisor {
   ~Supervisor() {
     for (Child& c : children_)
       if (c.alive) finish(c);
+    // Memory that ranks share is named after one of them, and has a name until all have found it: who was killed before
+    // leaves it behind.
+    for (const Child& c : children_)
+      if (c.pid > 0) comm::Segment::remove_all(fmt::format("tutti-{}-", c.pid));
   }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
