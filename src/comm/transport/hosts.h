@@ -49,9 +49,10 @@ class HostsGroup : public Transport {
   void fail_messages();
 
  private:
-  /// Bytes that go with the facts, to all others: less, the more there are.
+  /// Bytes that go with the facts, to all others: less, the more there are. Numbers behind them are aligned.
   size_t most_inline() const {
-    return std::clamp<size_t>((64 << 10) / static_cast<size_t>(std::max(1, size() - 1)), 8 << 10, 64 << 10);
+    size_t share = (64 << 10) / static_cast<size_t>(std::max(1, size() - 1));
+    return std::clamp<size_t>(share / 64 * 64, 8 << 10, 64 << 10);
   }
   size_t block() const { return CallFacts::room(size()) + most_inline(); }
 
