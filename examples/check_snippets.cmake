@@ -1,6 +1,7 @@
 # cmake -DDOCUMENT=docs/training.md -DEXAMPLES=examples [-DMORE=test.cpp] [-DPROGRAM=build/example] -P check_snippets.cmake
 # Every piece of C++ in the document must be in one of the examples (or the file MORE), line by line but for the
-# indentation; every piece of text in what PROGRAM prints, but for the numbers of lines.
+# indentation; every piece of text in what PROGRAM prints, but for the numbers of
+# lines and how long ago something was.
 cmake_minimum_required(VERSION 3.22)
 file(GLOB sources ${EXAMPLES}/*.cpp)
 list(APPEND sources ${MORE})
@@ -40,6 +41,7 @@ if(PROGRAM)
     message(FATAL_ERROR "${PROGRAM} ended with ${status}")
   endif()
   string(REGEX REPLACE "\\.cpp:[0-9]+" ".cpp:" printed "\n${printed}")
+  string(REGEX REPLACE "[0-9.e-]+ s ago" "s ago" printed "${printed}")
   file(READ ${DOCUMENT} rest)
   while(TRUE)
     string(FIND "${rest}" "\n```text\n" begin)
@@ -52,6 +54,7 @@ if(PROGRAM)
     string(SUBSTRING "${rest}" 0 ${end} piece)
     string(SUBSTRING "${rest}" ${end} -1 rest)
     string(REGEX REPLACE "\\.cpp:[0-9]+" ".cpp:" normal "${piece}\n")
+    string(REGEX REPLACE "[0-9.e-]+ s ago" "s ago" normal "${normal}")
     string(FIND "${printed}" "${normal}" found)
     if(found EQUAL -1)
       message(FATAL_ERROR "${DOCUMENT} has a text that ${PROGRAM} does not print:${piece}")

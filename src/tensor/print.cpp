@@ -178,9 +178,10 @@ std::string sparse_text(const Tensor& t) {
 
 std::string to_string(const Tensor& t) {
   if (!t.defined()) return "undefined";
-  if (t.is_sparse()) return sparse_text(t);
+  if (t.is_sparse() && !t.device().is_meta()) return sparse_text(t);
   if (t.device().is_meta())
-    return fmt::format("{}{} (meta{})", t.dtype(), t.sizes(), t.requires_grad() ? ", requires_grad" : "");
+    return fmt::format("{}{}{} (meta{})", t.is_sparse() ? "sparse " : "", t.dtype(), t.sizes(),
+                       t.requires_grad() ? ", requires_grad" : "");
   if (is_freed(t)) return fmt::format("{}{} (storage freed)", t.dtype(), t.sizes());
   // An empty list does not show its shape.
   bool plain = t.numel() > 0 || (t.dim() == 1 && t.dtype() == context().default_dtype);

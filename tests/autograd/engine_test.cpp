@@ -203,8 +203,8 @@ TEST(AfterBackward, IsCalledAtTheEndOfTheOutermostPass) {
   auto piece = [&](const Tensor& x) { return checkpoint([&](const Tensor& y) { return y + w; }, x); };
   Tensor y = piece(piece(v)) + w;
   y.backward();
-  EXPECT_EQ(asked, 3);
-  EXPECT_EQ(called, 3);
+  EXPECT_EQ(asked, 1);  // a leaf accumulates once, however many checkpoints use it
+  EXPECT_EQ(called, 1);
   EXPECT_TRUE(accepted);
 
   EXPECT_FALSE(after_backward([](bool) { FAIL() << "there is no pass"; }));

@@ -215,5 +215,65 @@ TEST(ViewDtype, Errors) {
   EXPECT_THAT(message_of<DTypeError>([&] { x.view_dtype(boolean); }), HasSubstr("x != 0"));
 }
 
+TEST(Shape, ViewOnAnotherDevice) {
+  int before = cpu_devices();
+  set_cpu_devices(2);
+  Tensor x = rand({3, 4}, {.dtype = f64, .requires_grad = true}), y = view_on(x.t(), "cpu:1");
+  EXPECT_EQ(y.device(), Device("cpu:1"));
+  EXPECT_TRUE(y.shares_storage(x));
+  EXPECT_EQ(y.strides(), x.t().strides());
+  EXPECT_TRUE(view_on(x, "cpu:0").is_same(x));
+  auto f = [](const TensorList& xs) { return TensorList{view_on(exp(view_on(xs[0], "cpu:1")), "cpu:0")}; };
+  EXPECT_TRUE(gradcheck(f, {x}));
+  EXPECT_TRUE(gradgradcheck(f, {x}));
+  Tensor plain = zeros({2}), seen = view_on(plain, "cpu:1");
+  seen += 1;
+  EXPECT_EQ(plain[0].item<double>(), 1);
+  EXPECT_EQ(plain.version(), seen.version());
+  EXPECT_EQ(view_on(empty({2}, {.device = "meta"}), "meta").sizes(), Shape({2}));
+  EXPECT_THROW(view_on(x, "cpu:2"), DeviceError);
+  EXPECT_THROW(view_on(x, "meta"), DeviceError);
+  set_cpu_devices(before);
+}
+
+// One gradient for all pieces, also of those that nobody used; writes into pieces are seen as in any view.
+TEST(Shape, PiecesShareOneNode) {
+  Tensor x = rand({6, 3}, {.dtype = f64, .requires_grad = true});
+  for (int64_t dim : {0, 1}) {
+    auto f = [&](const TensorList& xs) {
+      TensorList p = split(xs[0], dim ? Shape{1, 0, 2} : Shape{2, 3, 1}, dim), u = unbind(xs[0], dim);
+      return TensorList{exp(p[2]).sum() + (u[0] * u[1]).sum()};
+    };
+    EXPECT_TRUE(gradcheck(f, {x}));
+    EXPECT_TRUE(gradgradcheck(f, {x}));
+  }
+  Tensor base = x * 2, first = split(base, 3)[0];
+  first.mul_(5);
+  base.sum().backward();
+  EXPECT_EQ(x.grad()[0][0].item<double>(), 10);
+  EXPECT_EQ(x.grad()[5][0].item<double>(), 2);
+}
+
+TEST(Shape, TransposedCopies) {
+  for (DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64, DType::c128})
+    for (Shape sizes : {Shape{70, 33}, Shape{64, 64}, Shape{5, 40, 17, 9}, Shape{8, 300}}) {
+      Tensor x = arange(sizes.product()).remainder(251).view(sizes).to(dtype);
+      for (int64_t d = 0; d + 1 < x.dim(); ++d) {
+        Tensor t = x.transpose(d, -1), copy = t.contiguous();
+        ASSERT_TRUE(copy.is_contiguous());
+        ASSERT_TRUE(equal(copy.transpose(d, -1).contiguous(), x)) << to_string(sizes);
+        // Against single elements.
+        for (int64_t i = 0; i < t.numel(); i += 97) {
+          int64_t rest = i;
+          Tensor e = t;
+          Shape at(static_cast<size_t>(t.dim()), 0);
+          for (int64_t k = t.dim() - 1; k >= 0; --k) at[static_cast<size_t>(k)] = rest % t.size(k), rest /= t.size(k);
+          for (int64_t k = 0; k < t.dim(); ++k) e = e.select(0, at[static_cast<size_t>(k)]);
+          ASSERT_TRUE(equal(e, copy.view({-1})[i])) << to_string(sizes) << " " << i;
+        }
+      }
+    }
+}
+
 }  // namespace
 }  // namespace tutti

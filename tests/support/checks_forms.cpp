@@ -189,7 +189,7 @@ void check_meta(const Row& row) {
       if (inputs.empty()) continue;
       SCOPED_TRACE(describe_all(inputs));
       for (auto& x : inputs) copies.push_back(on_meta(x));
-      if (row.shape_from_values) {
+      if (row.shape_from_values && !row.meta_bounds) {
         EXPECT_THROW(row.body(copies), DeviceError);
         continue;
       }
@@ -197,7 +197,13 @@ void check_meta(const Row& row) {
       ASSERT_EQ(outputs.size(), expected.size());
       for (size_t i = 0; i < outputs.size(); ++i) {
         EXPECT_TRUE(outputs[i].device().is_meta()) << "output " << i << " is on " << outputs[i].device().str();
-        EXPECT_TRUE(same_form(outputs[i], expected[i])) << "output " << i;
+        if (!row.meta_bounds) {
+          EXPECT_TRUE(same_form(outputs[i], expected[i])) << "output " << i;
+          continue;
+        }
+        EXPECT_EQ(outputs[i].dtype(), expected[i].dtype());
+        ASSERT_EQ(outputs[i].dim(), expected[i].dim());
+        for (int64_t d = 0; d < outputs[i].dim(); ++d) EXPECT_GE(outputs[i].size(d), expected[i].size(d));
       }
     }
 }

@@ -72,7 +72,7 @@ struct Row {
   std::vector<Convention> conventions;
   uint8_t taken = kReal;
   bool has_gradient = true, complex_gradient = true, has_second_gradient = true;
-  bool shape_from_values = false, needs_contiguous = false, first_is_mask = false;
+  bool shape_from_values = false, meta_bounds = false, needs_contiguous = false, first_is_mask = false;
   bool fixed_dtype = false, sees_bytes = false, bools_apart = false, signed_zeros = true, ignores_devices = false;
   std::vector<DType> refused;
   double looseness = 1, half_looseness = 1;
@@ -98,6 +98,8 @@ struct Row {
   Row& no_second_gradient() { return has_second_gradient = false, *this; }
   /// The shape of the result depends on values: meta tensors are refused.
   Row& dynamic() { return shape_from_values = true, *this; }
+  /// The same, but meta tensors tell how large the result can be at most.
+  Row& bounded() { return shape_from_values = meta_bounds = true, *this; }
   /// Views that other layouts may refuse with ShapeError, or that mean something else for them.
   Row& contiguous_only() { return needs_contiguous = true, *this; }
   /// Multiplies every tolerance; the second, that of bf16 and f16 (for operators composed of several roundings).

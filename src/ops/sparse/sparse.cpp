@@ -109,6 +109,8 @@ const Operator sparse_copy_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const auto& a = c.as<Target>();
+          check<DeviceError>(!c.input(0).device().is_meta() || a.device.is_meta(), "copy",
+                             "{} has no values to copy to {}", c.input(0), a.device);
           out[0] = {.sizes = c.input(0).sizes(), .dtype = a.dtype, .device = a.device};
         },
     .cpu =

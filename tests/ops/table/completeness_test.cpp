@@ -16,6 +16,7 @@ const std::map<std::string, std::string> covered_elsewhere = {
     {"tensor_of_number", "under tensor"},
     {"tensor_of_values", "under tensor"},
     {"from_blob", "makes a tensor from memory: tests/tensor"},
+    {"view_on", "needs a second device: tests/ops/shape_test.cpp"},
     {"empty", "its values are undefined"},
     {"empty_strided", "its values are undefined"},
     {"empty_like", "its values are undefined"},

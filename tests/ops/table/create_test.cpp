@@ -60,22 +60,16 @@ Tensor two_entries(In x) { return sparse_coo(tensor({{2, 0}, {0, 1}}, {i64}).to(
 Tensor three_entries(In x) { return sparse_coo(tensor({{0, 2, 0}, {1, 0, 1}}, {i64}).to(x[0].device()), x[0], {3, 2}); }
 
 const bool sparse = add_rows({
-    row("sparse_coo", [](In x) -> Out { return {to_dense(three_entries(x))}; }, {{value({3})}})
-        .takes(kNumber)
-        .dynamic(),
-    row("to_dense", [](In x) -> Out { return {to_dense(coalesce(three_entries(x)))}; }, {{value({3})}})
-        .takes(kNumber)
-        .dynamic(),
+    row("sparse_coo", [](In x) -> Out { return {to_dense(three_entries(x))}; }, {{value({3})}}).takes(kNumber),
+    row("to_dense", [](In x) -> Out { return {to_dense(coalesce(three_entries(x)))}; }, {{value({3})}}).takes(kNumber),
     row("coalesce", [](In x) -> Out { return {sparse_values(coalesce(three_entries(x)))}; }, {{value({3})}})
         .takes(kNumber)
-        .dynamic(),
-    row("sparse_values", [](In x) -> Out { return {sparse_values(two_entries(x))}; }, {{value({2})}})
-        .takes(kNumber)
-        .dynamic(),
+        .bounded(),
+    row("sparse_values", [](In x) -> Out { return {sparse_values(two_entries(x))}; }, {{value({2})}}).takes(kNumber),
     row("sparse_indices", [](In x) -> Out { return {sparse_indices(coalesce(three_entries(x)))}; }, {{value({3})}})
         .takes(kNumber)
         .no_gradient()
-        .dynamic(),
+        .bounded(),
     row("to_sparse", [](In x) -> Out { return {to_dense(to_sparse(x[0])), to_dense(to_sparse(x[0], 1))}; },
         {{value({3, 2})}})
         .takes(kNumber)
