@@ -17,8 +17,8 @@
 #include <bit>
 #include <cstring>
 
-#include "base/memory.h"
 #include "base/check.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "tensor/convert.h"
 

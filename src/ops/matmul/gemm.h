@@ -10,7 +10,7 @@ namespace tutti::products {
 /// For every index of `batch`: c = beta·d + alpha·a@b, a [rows, depth], b [depth, columns], c and d [rows, columns].
 /// Any dtype; bf16 and f16 are summed in f32 and rounded once, integers wrap, bools are or-ed.
 struct Gemm {
-  DType dtype;  // of everything
+  DType dtype;                   // of everything
   int64_t rows, columns, depth;  // depth: at least one; sums of nothing are the caller's affair
   Matrix a, b;
   void* c;

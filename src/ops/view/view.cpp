@@ -30,12 +30,6 @@ struct Pick {
   int64_t dim, index;
   TUTTI_FIELDS(dim, index)
 };
-struct Lengths {
-  Shape lengths;
-  int64_t dim;
-  bool drops;  // the dim, of pieces of one
-  TUTTI_FIELDS(lengths, dim, drops)
-};
 struct Windows {
   int64_t dim, size, step;
   TUTTI_FIELDS(dim, size, step)
@@ -216,48 +210,6 @@ const Operator select_op{
         },
     .view_of = 0,
 };
-
-// All pieces by one node: its gradient is put together once, not a whole tensor for each piece.
-const Operator split_op{
-    .name = "split",
-    .infer =
-        [](const Call& c, std::span<TensorSpec> out) {
-          const auto& a = c.as<Lengths>();
-          auto d = position(a.dim);
-          int64_t start = 0;
-          for (size_t i = 0; i < out.size(); ++i) {
-            out[i] = like(c.input(0));
-            out[i].offset += start * out[i].strides[d];
-            out[i].sizes[d] = a.lengths[i];
-            start += a.lengths[i];
-            if (!a.drops) continue;
-            out[i].sizes.erase(d);
-            out[i].strides.erase(d);
-          }
-        },
-    .gradient =
-        [](GradientCall& c) {
-          const auto& a = c.as<Lengths>();
-          Options options{.dtype = c.input_dtype(0), .device = c.input_device(0)};
-          TensorList parts;
-          for (size_t i = 0; i < a.lengths.size(); ++i) {
-            Shape sizes = c.input_sizes(0);
-            sizes[position(a.dim)] = a.lengths[i];
-            const Tensor& g = c.grad(i);
-            parts.push_back(!g.defined() ? zeros(sizes, options) : a.drops ? unsqueeze(g, a.dim) : g);
-          }
-          c.set(0, cat(parts, a.dim));
-        },
-    .view_of = 0,
-};
-
-TensorList pieces(const Tensor& x, const Shape& lengths, int64_t dim, bool drops = false) {
-  TensorList parts(lengths.size());
-  Lengths a{lengths, dim, drops};
-  const Tensor* inputs[] = {&x};
-  if (!parts.empty()) call(split_op, inputs, attributes(a), parts);
-  return parts;
-}
 
 const Operator diagonal_op{
     .name = "diagonal",
@@ -553,40 +505,6 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
                     "windows of {} every {} do not fit dim {} of {}", size, step, dim, x);
   Windows a{dim, size, step};
   return call(unfold_op, {&x}, attributes(a));
-}
-
-TensorList split(const Tensor& x, const Shape& lengths, int64_t dim) {
-  dim = wrap_dim(dim, x.dim(), "split");
-  int64_t total = 0;
-  for (int64_t l : lengths) total += l;
-  check<ShapeError>(x.dim() > 0 && total == x.size(dim), "split",
-                    "lengths {} add up to {}, but dim {} of {} does not have that size", lengths, total, dim, x);
-  for (int64_t l : lengths)
-    check<ShapeError>(l >= 0, "split", "lengths must not be negative: {} for dim {} of {}", lengths, dim, x);
-  return pieces(x, lengths, dim);
-}
-
-TensorList split(const Tensor& x, int64_t length, int64_t dim) {
-  dim = wrap_dim(dim, x.dim(), "split");
-  check<ValueError>(x.dim() > 0 && length > 0, "split", "cannot split {} into pieces of {}", x, length);
-  Shape lengths;
-  int64_t size = x.size(dim);
-  for (int64_t start = 0; start < size || start == 0; start += length)
-    lengths.push_back(std::min(length, size - start));
-  return pieces(x, lengths, dim);
-}
-
-TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
-  check<ShapeError>(x.dim() > 0, "chunk", "a zero-dimensional tensor has nothing to divide");
-  check<ValueError>(chunks > 0, "chunk", "{} chunks asked for; give at least 1", chunks);
-  int64_t size = x.size(dim);
-  return split(x, std::max<int64_t>(1, (size + chunks - 1) / chunks), dim);
-}
-
-TensorList unbind(const Tensor& x, int64_t dim) {
-  check<ShapeError>(x.dim() > 0, "unbind", "{} is zero-dimensional and has no slices", x);
-  dim = wrap_dim(dim, x.dim(), "unbind");
-  return pieces(x, Shape(position(x.size(dim)), 1), dim, true);
 }
 
 Shape broadcast_shapes(const Shape& a, const Shape& b) {
