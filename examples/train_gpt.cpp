@@ -1,5 +1,5 @@
 // A small GPT learns to write like this repository, on several ranks: the whole of distributed training in one file.
-//   train_gpt [--ranks 4] [--transport threads|shm] [--steps 600] [--length 400] [--out folder]
+//   train_gpt [--ranks 4] [--transport threads|shm] [--steps 1000] [--length 400] [--out folder]
 //   tutti run -n 4 train_gpt                   the same on processes, or on hosts
 // However the ranks are run, the losses are the same to the last bit; the last line is a number made of all of them.
 #include <bit>
@@ -22,7 +22,9 @@ void train(const Settings& settings) {
   bool first = rank() == 0;
   std::string text = data::read_text(own_files());
   auto letters = data::Vocabulary::characters(text);
-  parallel::DistributedDataParallel gpt(Gpt({.vocabulary = int64_t(letters.size()), .length = 64, .dropout = 0}));
+  // Small buckets, so that the first are on their way long before backward ends.
+  parallel::DistributedDataParallel gpt(Gpt({.vocabulary = int64_t(letters.size()), .length = 64, .dropout = 0}),
+                                        {.bucket_bytes = 256 << 10});
   if (first)
     std::printf("%zu bytes of text, %zu different characters; a model of %ld parameters on %s\n", text.size(),
                 letters.size(), long(gpt.parameter_count()), to_string(world()).c_str());
@@ -84,7 +86,7 @@ void train(const Settings& settings) {
 int main(int argc, char** argv) {
   Flags flags(argc, argv);
   Settings settings{.ranks = flags.number("--ranks", 4),
-                    .steps = flags.number("--steps", 600),
+                    .steps = flags.number("--steps", 1000),
                     .length = flags.number("--length", 400),
                     .transport = flags.text("--transport", "threads"),
                     .out = flags.text("--out", ".")};
