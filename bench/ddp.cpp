@@ -120,7 +120,7 @@ double resident(const char* key) {
   return NAN;
 }
 
-// The most memory of a process that trains, in MiB: alone, or wrapped.
+// The most memory of a process that trains, in MiB: alone, or wrapped. What ranks share counts once.
 double peak(int ranks, bool wrapped) {
   auto found = run_ranks(spawn_processes, ranks, [&]() -> std::vector<double> {
     set_num_threads(1);
@@ -132,7 +132,7 @@ double peak(int ranks, bool wrapped) {
       run(Trainer{parallel::DistributedDataParallel(net)});
     else
       run(Trainer{net});
-    return {resident("VmHWM:")};
+    return {resident("VmHWM:") - resident("RssShmem:") * (ranks - 1) / ranks};
   });
   return found.empty() ? NAN : found[0];
 }

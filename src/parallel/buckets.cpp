@@ -65,8 +65,6 @@ void Reducer::make_buckets() {
   };
   std::sort(rest.begin(), rest.end(), [&](const Bucket& a, const Bucket& b) { return place(a) < place(b); });
   for (Bucket& b : rest) close(std::move(b));
-  // Here and not when it is needed: memory of the group is made by all ranks at the same time.
-  for (Bucket& b : buckets_) give_memory(b);
 }
 
 void Reducer::give_memory(Bucket& b) {

@@ -119,7 +119,12 @@ void Reducer::finish_pass() {
     for (size_t i = 0; i < entries_.size(); ++i) sparse_[i] = (flags_[i] & (kDense | kSparse | kLate)) == kSparse;
     make_buckets();
   }
-  while (next_ < buckets_.size()) leave(buckets_[next_++]);
+  // Memory of the group is made by all ranks at the same time: here, where gradients move into it one bucket after the
+  // other, or at the end.
+  for (; next_ < buckets_.size(); ++next_) {
+    if (pass_.observing) give_memory(buckets_[next_]);
+    leave(buckets_[next_]);
+  }
   for (Entry& e : entries_)
     if (e.bucket < 0) take_rest(e);
   if (!known && !pass_.observing) flags_ = exchange_flags();
@@ -135,7 +140,10 @@ void Reducer::finish_pass() {
   }
   if (!pass_.joined) note_unused(flags_);
   counted_ = counted_ || !pass_.joined;
-  if (changed && !options_.static_graph) make_buckets();
+  if (changed && !options_.static_graph) {
+    make_buckets();
+    for (Bucket& b : buckets_) give_memory(b);
+  }
   sync_buffers();
   ++passes_;
   if (options_.checksum_every > 0 && passes_ % options_.checksum_every == 0 && !join_->session) check_equal();
