@@ -182,7 +182,8 @@ TEST_P(Records, AreLeftWhereTheTraceGoesWhenACollectiveFails) {
   EXPECT_THAT(trace.ranks()[0].error, HasSubstr("rank 1 failed: no more"));
   EXPECT_THAT(trace.ranks()[1].error, HasSubstr("no more"));
   EXPECT_EQ(trace.ranks()[0].calls.back().status, "failed");
-  EXPECT_THAT(trace.ranks()[0].calls.back().text, HasSubstr("all_reduce(f32[4], max)"));
+  // The second; or the first, if the news of rank 1 came before the result did.
+  EXPECT_THAT(trace.ranks()[0].calls.back().text, HasSubstr("all_reduce(f32[4], "));
   EXPECT_EQ(trace.ranks()[1].calls.size(), 1u);
   EXPECT_THAT(trace.summary(), HasSubstr("rank 2 failed: rank 1 failed: no more"));
 }
