@@ -18,9 +18,7 @@ export CXX
 configure = generator=(); command -v ninja >/dev/null || generator=(-G 'Unix Makefiles'); \
   cmake --preset $(1) "$${generator[@]}" $(2) >build/$(1).configure.log 2>&1 || { cat build/$(1).configure.log; exit 1; }
 build = cmake --build --preset $(1) -j $(JOBS) --target $(2)
-# Tests of processes, kills and time limits can be unlucky on a loaded machine: one that failed runs once more, and ctest
-# lists it.
-ctest = ctest --preset $(1) -j $(JOBS) --repeat until-pass:2 $(2)
+ctest = ctest --preset $(1) -j $(JOBS) $(2)
 
 # Warnings are errors for the tests; for the demo and the benchmarks only with the compiler that the project is developed
 # with, where it is the same build as the tests', so that a newer compiler's new warning stops nobody at the door.

@@ -4,16 +4,18 @@
 
 namespace tutti::comm {
 
-void CallQueue::run(Call call, std::chrono::milliseconds timeout) {
-  bool queued = false;
+bool CallQueue::try_run(const Call& call, std::chrono::milliseconds timeout) {
   {
     std::lock_guard lock(mutex_);
-    queued = busy_ || !queue_.empty();
+    if (busy_ || !queue_.empty()) return false;
   }
-  if (!queued) {
-    std::lock_guard lock(executing_);
-    return execute_(call, timeout);
-  }
+  std::lock_guard lock(executing_);
+  execute_(call, timeout);
+  return true;
+}
+
+void CallQueue::run(Call call, std::chrono::milliseconds timeout) {
+  if (try_run(call, timeout)) return;
   auto work = std::make_shared<WorkState>();
   work->timeout = timeout;
   start(std::move(call), work);

@@ -24,7 +24,9 @@ class CallQueue {
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  /// In its turn: at once, by the calling thread, if nothing came before.
+  /// At once, by the calling thread; false: others came before it.
+  bool try_run(const Call& call, std::chrono::milliseconds timeout);
+  /// In its turn.
   void run(Call call, std::chrono::milliseconds timeout);
   void start(Call call, const std::shared_ptr<WorkState>& work);
   /// Until the work is settled, or that time where there is one.

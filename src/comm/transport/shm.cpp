@@ -52,12 +52,12 @@ ShmGroup::ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, 
 
 ShmGroup::~ShmGroup() {
   {
-    std::lock_guard lock(queue_mutex_);
+    std::lock_guard lock(carrier_mutex_);
     stop_ = true;
   }
-  queue_changed_.notify_all();
+  carrier_changed_.notify_all();
   if (me_ >= 0) event().notify();
-  if (worker_.joinable()) worker_.join();
+  queue_.stop();
   if (carrier_.joinable()) carrier_.join();
 }
 
@@ -298,15 +298,7 @@ void ShmGroup::read_part(const Streams& s, int64_t index) {
 }
 
 void ShmGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
-  bool queued = false;
-  {
-    std::lock_guard lock(queue_mutex_);
-    queued = busy_ || !queue_.empty();  // asynchronous calls that came before
-  }
-  if (!queued) {
-    std::lock_guard lock(executing_);
-    return execute(call, timeout);
-  }
+  if (queue_.try_run(call, timeout)) return;
   auto work = std::make_shared<WorkState>();
   work->timeout = timeout;
   start(rank, std::move(call), work);
@@ -317,44 +309,14 @@ void ShmGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
 void ShmGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
   work->rank = rank;
-  std::lock_guard lock(queue_mutex_);
-  queue_.push_back({std::move(call), work});
-  if (!worker_.joinable()) worker_ = std::thread([this] { this->work(); });
-  queue_changed_.notify_all();
-}
-
-void ShmGroup::work() {
-  std::unique_lock lock(queue_mutex_);
-  while (true) {
-    queue_changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Queued next = std::move(queue_.front());
-    queue_.pop_front();
-    busy_ = true;
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      std::lock_guard executing(executing_);
-      execute(next.call, next.work->timeout);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    next.work->complete(std::move(error));
-    next = {};
-    lock.lock();
-    busy_ = false;
-    queue_changed_.notify_all();
-  }
+  queue_.start(std::move(call), work);
 }
 
 bool ShmGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
   if (work.is_message) return wait_message(work, deadline, give_up);
-  // What the worker carries out ends by itself, well or not.
-  std::unique_lock lock(queue_mutex_);
-  auto settled = [&] { return work.settled(); };
-  if (give_up) return queue_changed_.wait_until(lock, deadline, settled);
+  if (give_up) return queue_.wait(work, deadline);
   LongWait board(world_->waits(), world_->rank());
-  while (!queue_changed_.wait_for(lock, world_->waits().period(), settled))
+  while (!queue_.wait(work, Clock::now() + world_->waits().period()))
     world_->look_for_cycle(board, [] { return WaitFor{.indirect = true}; });
   return true;
 }
@@ -366,16 +328,10 @@ bool ShmGroup::cancel(WorkState& work) {
     work.complete(cancelled());
     return true;
   }
-  std::string call;
-  {
-    std::lock_guard lock(queue_mutex_);
-    auto mine = std::find_if(queue_.begin(), queue_.end(), [&](const Queued& q) { return q.work.get() == &work; });
-    if (mine == queue_.end()) return false;  // others may be reading it already
-    call = comm::describe(mine->call);
-    queue_.erase(mine);
-  }
+  auto call = queue_.withdraw(work);
+  if (!call) return false;  // others may be reading it already
   work.complete(cancelled());
-  world_->fail(world_->rank(), fmt::format("it cancelled {}", call));
+  world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(*call)));
   event().notify();
   return true;
 }
@@ -390,13 +346,13 @@ void ShmGroup::started_message(WorkState& work, int rank, int peer) {
 
 void ShmGroup::move_messages() {
   while (messages_->progress()) event().notify();
-  std::lock_guard lock(queue_mutex_);
-  if (!messages_->pending() || carrier_.joinable()) return queue_changed_.notify_all();
+  std::lock_guard lock(carrier_mutex_);
+  if (!messages_->pending() || carrier_.joinable()) return carrier_changed_.notify_all();
   carrier_ = std::thread([this] {
     LibraryThread self;
-    std::unique_lock lock(queue_mutex_);
+    std::unique_lock lock(carrier_mutex_);
     while (!stop_) {
-      queue_changed_.wait(lock, [&] { return stop_ || messages_->pending(); });
+      carrier_changed_.wait(lock, [&] { return stop_ || messages_->pending(); });
       lock.unlock();
       event().wait(Clock::now() + kWatch, false, [&] {
         bool moved = false;
@@ -408,7 +364,7 @@ void ShmGroup::move_messages() {
       if (world_->failed())
         for (auto& work : messages_->withdraw_all()) work->complete(world_->failure());
       lock.lock();
-      queue_changed_.notify_all();
+      carrier_changed_.notify_all();
     }
   });
 }

@@ -11,9 +11,9 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <thread>
 
+#include "comm/transport/call_queue.h"
 #include "comm/transport/process_world.h"
 #include "comm/transport/region.h"
 #include "comm/transport/ring.h"
@@ -59,11 +59,6 @@ class ShmGroup : public Transport {
     std::atomic<uint64_t> facts{0};  // that it has told
     std::atomic<uint64_t> parts{0};  // that it has written
   };
-  struct Queued {
-    Call call;
-    std::shared_ptr<WorkState> work;
-  };
-
   size_t area_bytes() const;
   std::byte* area(int rank) const;
   Counters& counters(int rank) const { return *reinterpret_cast<Counters*>(area(rank)); }
@@ -90,7 +85,6 @@ class ShmGroup : public Transport {
   void await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   [[noreturn]] void time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   WaitFor missing(const Call& call, uint64_t number) const;
-  void work();
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   void started_message(WorkState& work, int rank, int peer);
   void move_messages();
@@ -105,16 +99,14 @@ class ShmGroup : public Transport {
   uint64_t next_region_ = 0;
   uint64_t next_ = 0, next_long_ = 0, next_part_ = 0;
 
-  std::mutex executing_;
-  std::mutex queue_mutex_;
-  std::condition_variable queue_changed_;
-  std::deque<Queued> queue_;
-  bool busy_ = false, stop_ = false;
-  std::thread worker_;  // carries out asynchronous collectives; started with the first
   std::unique_ptr<RingMessages> messages_;
+  std::mutex carrier_mutex_;
+  std::condition_variable carrier_changed_;
+  bool stop_ = false;
   std::thread carrier_;  // moves messages that nobody waits for; started with the first
   std::mutex subgroups_mutex_;
   std::map<std::vector<int>, uint64_t> subgroups_;
+  CallQueue queue_{[this](const Call& call, std::chrono::milliseconds timeout) { execute(call, timeout); }};
 };
 
 }  // namespace tutti::comm
