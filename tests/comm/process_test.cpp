@@ -264,6 +264,9 @@ TEST(Environment, RanksThatDisagreeAreNamed) {
         EXPECT_THAT(message_of<ValueError>([] { world(); }),
                     HasSubstr("TUTTI_TRANSPORT is shm, but rank 1 is on another host than rank 0: use shm+ucx"));
       });
+  start_with(ranks_of(3, [](int) { return Variables{{"TUTTI_TRANSPORT", "tcp"}}; }), [] {
+    EXPECT_THAT(message_of<ValueError>([] { world(); }), HasSubstr("the transport 'tcp' is none of"));
+  });
 }
 
 TEST(Environment, WhatMakesNoSenseIsSaid) {

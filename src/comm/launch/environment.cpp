@@ -144,6 +144,25 @@ struct Meeting {
   std::string transport;
 };
 
+// Who serves leaves last: when it goes, the others have the answers to all that they asked.
+void serve_until_all_left(const Started& me, Store& store) {
+  if (store.add("left", 1) == me.size) store.set("left/all", "yes");
+  if (me.rank == 0) store.get("left/all");
+}
+
+// Throws what is wrong with what the ranks want, the same on all of them.
+void check_wishes(const Meeting& meeting, const std::vector<std::string>& wishes) {
+  for (size_t r = 1; r < wishes.size(); ++r)
+    check<ValueError>(
+        wishes[r] == wishes[0], "world",
+        "ranks disagree: TUTTI_TRANSPORT is '{}' for rank 0, but '{}' for rank {}; set it alike, or nowhere", wishes[0],
+        wishes[r], r);
+  if (!parse_transport(meeting.transport).engine.empty()) return;
+  for (size_t r = 1; r < wishes.size(); ++r)
+    check<ValueError>(meeting.host_of[r] == meeting.host_of[0], "world",
+                      "TUTTI_TRANSPORT is shm, but rank {} is on another host than rank 0: use shm+ucx", r);
+}
+
 Meeting compare_notes(const Started& me, Store& store) {
   auto key = [](int r) { return fmt::format("rank/{}", r); };
   store.set(key(me.rank), host_name() + "\n" + variable("TUTTI_TRANSPORT").value_or(""));
@@ -158,19 +177,13 @@ Meeting compare_notes(const Started& me, Store& store) {
     wishes.push_back(note.substr(end + 1));
   }
   meeting.hosts = static_cast<int>(numbers.size());
-  // All have read before anybody, and the server with it, may leave because of what it read.
-  if (store.add("notes", 1) == me.size) store.set("notes/all", "yes");
-  store.get("notes/all");
-  for (size_t r = 1; r < wishes.size(); ++r)
-    check<ValueError>(
-        wishes[r] == wishes[0], "world",
-        "ranks disagree: TUTTI_TRANSPORT is '{}' for rank 0, but '{}' for rank {}; set it alike, or nowhere", wishes[0],
-        wishes[r], r);
   meeting.transport = !wishes[0].empty() ? wishes[0] : meeting.hosts == 1 ? "shm" : "shm+ucx";
-  if (parse_transport(meeting.transport).engine.empty())
-    for (size_t r = 1; r < wishes.size(); ++r)
-      check<ValueError>(meeting.host_of[r] == meeting.host_of[0], "world",
-                        "TUTTI_TRANSPORT is shm, but rank {} is on another host than rank 0: use shm+ucx", r);
+  try {
+    check_wishes(meeting, wishes);
+  } catch (...) {
+    serve_until_all_left(me, store);
+    throw;
+  }
   return meeting;
 }
 
@@ -214,9 +227,8 @@ Worlds make_worlds(const Started& me) {
   Meeting meeting = compare_notes(me, view);
   TransportChoice choice = parse_transport(meeting.transport);
   Worlds worlds{make_local(me, meeting, view, times.timeout), nullptr};
-  if (choice.engine.empty()) {  // who serves leaves last
-    if (view.add("gone", 1) == me.size) view.set("done", "yes");
-    if (me.rank == 0) view.get("done");
+  if (choice.engine.empty()) {
+    serve_until_all_left(me, view);
     return worlds;
   }
   auto tcp = std::dynamic_pointer_cast<TcpStore>(store);
