@@ -40,6 +40,7 @@ Collective begin_reduce(const ReduceOptions& o, const char* name, bool rooted = 
   a.op = o.op;
   a.factor = o.factor;
   a.weight = o.weight;
+  a.order = o.order;
   check<ValueError>(!o.factor || o.op == Reduce::sum, name, "factors are for sums");
   check<ValueError>(!o.weight || o.op == Reduce::average, name, "weights are for averages");
   return a;

@@ -50,6 +50,7 @@ struct Call {
   double factor = 1;
   bool weighted = false;  // factor is the weight of an average
   bool recorded = false;  // a backward pass will come through it
+  bool fastest = false;   // see Order
   // One for each tensor (all_reduce, reduce, broadcast), or for each rank; or one.
   Pieces in = {}, out = {};
   Shape shape = {};  // of the first tensor: for errors, and for what must agree

@@ -56,6 +56,7 @@ struct Draft {
     check<ValueError>(!o.weight || (*o.weight >= 0 && std::isfinite(*o.weight)), comm::name(call.kind),
                       "a weight of {} makes no average: weights are 0 or more", o.weight.value_or(0));
     call.op = o.op;
+    call.fastest = o.order == Order::fastest;
     call.factor = o.weight.value_or(o.factor.value_or(1));
     call.weighted = o.weight.has_value();
   }
@@ -65,7 +66,7 @@ struct Draft {
     call.dtype = x.dtype();
     call.shape = x.sizes();
   }
-  void checked(const Tensor& x) {
+  void checked(const Tensor& x) const {
     check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
     check<DTypeError>(x.dtype() == call.dtype, comm::name(call.kind), "{} does not have the dtype of the others, {}", x,
                       call.dtype);
@@ -74,6 +75,11 @@ struct Draft {
                       "to_dense() it",
                       x);
     check<DeviceError>(x.device().is_cpu(), comm::name(call.kind), "cannot take {}", x);
+  }
+  void checked_output(const Tensor& x) const {
+    checked(x);
+    check<GradError>(!grad_enabled() || !x.requires_grad(), comm::name(call.kind),
+                     "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
   }
   /// Memory that is only read.
   Piece in(const Tensor& x) {
@@ -84,9 +90,7 @@ struct Draft {
   }
   /// Memory that is written, and read if `reads`.
   Piece out(const Tensor& x, bool reads) {
-    checked(x);
-    check<GradError>(!grad_enabled() || !x.requires_grad(), comm::name(call.kind),
-                     "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
+    checked_output(x);
     if (x.is_contiguous()) {
       keep.push_back(x);
       return {x.raw_data(), x.numel()};
@@ -187,7 +191,8 @@ bool run_directly(Call& call, const Tensor& x, const Options& o) {
 }
 
 bool all_reduce_directly(const Tensor& x, const ReduceOptions& o) {
-  if (o.factor || o.weight || !x.defined() || !comm::reduces(o.op, x.dtype())) return false;
+  if (o.factor || o.weight || o.order != Order::canonical || !x.defined() || !comm::reduces(o.op, x.dtype()))
+    return false;
   Call call{.kind = Kind::all_reduce, .op = o.op};
   return run_directly(call, x, o);
 }
@@ -299,6 +304,63 @@ Draft draft_reduce_scatter(const Tensor& output, const TensorList& inputs, const
   return d;
 }
 
+// One tensor of all numbers, where tensors of a list lie one behind the other.
+Tensor packed(const Draft& d, const TensorList& xs) {
+  TensorList flat;
+  for (const Tensor& x : xs) {
+    d.checked(x);
+    flat.push_back(x.detach().reshape({x.numel()}));
+  }
+  return cat(flat);
+}
+// Room for a packed list, which is copied to where it belongs when the call has ended.
+Tensor packed_room(Draft& d, const TensorList& xs) {
+  int64_t count = 0;
+  for (const Tensor& x : xs) {
+    d.checked_output(x);
+    count += x.numel();
+  }
+  Tensor room = empty({count}, {.dtype = d.call.dtype});
+  int64_t at = 0;
+  for (const Tensor& x : xs) {
+    d.copy_back.emplace_back(x, room.narrow(0, at, x.numel()).view(x.sizes()));
+    at += x.numel();
+  }
+  return room;
+}
+
+Draft draft_all_gather_lists(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
+  Draft d(Kind::all_gather, o);
+  check<ValueError>(outputs.size() == xs.size() && !xs.empty(), "all_gather",
+                    "{} lists of outputs were given for {} tensors", outputs.size(), xs.size());
+  d.describe(xs[0]);
+  for (const TensorList& list : outputs) check_list(d, list, "outputs");
+  d.call.in.push_back(d.in(packed(d, xs)));
+  for (int r = 0; r < d.size(); ++r) {
+    TensorList of_rank;
+    for (const TensorList& list : outputs) of_rank.push_back(list[static_cast<size_t>(r)]);
+    d.call.out.push_back(d.out(packed_room(d, of_rank), false));
+  }
+  return d;
+}
+
+Draft draft_reduce_scatter_lists(const TensorList& outputs, const std::vector<TensorList>& inputs,
+                                 const ReduceOptions& o) {
+  Draft d(Kind::reduce_scatter, o);
+  check<ValueError>(outputs.size() == inputs.size() && !outputs.empty(), "reduce_scatter",
+                    "{} lists of inputs were given for {} outputs", inputs.size(), outputs.size());
+  d.describe(outputs[0]);
+  d.reduction(o, outputs[0].dtype());
+  for (const TensorList& list : inputs) check_list(d, list, "inputs");
+  for (int r = 0; r < d.size(); ++r) {
+    TensorList for_rank;
+    for (const TensorList& list : inputs) for_rank.push_back(list[static_cast<size_t>(r)]);
+    d.call.in.push_back(d.in(packed(d, for_rank)));
+  }
+  d.call.out.push_back(d.out(packed_room(d, outputs), false));
+  return d;
+}
+
 Draft draft_parts(Tensor output, const Tensor& x, const CollectiveOptions& o) {
   Draft d(Kind::all_gather, o);
   return draft_all_gather(parts_of(d, output, {}, "output"), x, o);
@@ -325,6 +387,8 @@ Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
 }
 void reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::reduce, {std::move(x)}, o).run(); }
 Work reduce_async(Tensor x, const ReduceOptions& o) { return draft_reduce(Kind::reduce, {std::move(x)}, o).start(); }
+void reduce(const TensorList& xs, const ReduceOptions& o) { draft_reduce(Kind::reduce, xs, o).run(); }
+Work reduce_async(const TensorList& xs, const ReduceOptions& o) { return draft_reduce(Kind::reduce, xs, o).start(); }
 
 void broadcast(Tensor x, const RootOptions& o) {
   if (!broadcast_directly(x, o)) draft_broadcast({std::move(x)}, o).run();
@@ -342,6 +406,12 @@ Work all_gather_async(const TensorList& outputs, const Tensor& x, const Collecti
 void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& o) { draft_parts(output, x, o).run(); }
 Work all_gather_async(Tensor output, const Tensor& x, const CollectiveOptions& o) {
   return draft_parts(output, x, o).start();
+}
+void all_gather(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
+  draft_all_gather_lists(outputs, xs, o).run();
+}
+Work all_gather_async(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
+  return draft_all_gather_lists(outputs, xs, o).start();
 }
 void gather(const TensorList& outputs, const Tensor& x, const RootOptions& o) { draft_gather(outputs, x, o).run(); }
 Work gather_async(const TensorList& outputs, const Tensor& x, const RootOptions& o) {
@@ -366,6 +436,12 @@ Work reduce_scatter_async(Tensor output, const Tensor& input, const ReduceOption
   Draft d(Kind::reduce_scatter, o);
   return draft_reduce_scatter(output, parts_of(d, input, {}, "input"), o).start();
 }
+void reduce_scatter(const TensorList& outputs, const std::vector<TensorList>& inputs, const ReduceOptions& o) {
+  draft_reduce_scatter_lists(outputs, inputs, o).run();
+}
+Work reduce_scatter_async(const TensorList& outputs, const std::vector<TensorList>& inputs, const ReduceOptions& o) {
+  return draft_reduce_scatter_lists(outputs, inputs, o).start();
+}
 
 void all_to_all(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& o) {
   draft_all_to_all(outputs, inputs, o).run();
@@ -387,6 +463,10 @@ Work all_to_all_async(Tensor output, const Tensor& input, const Shape& output_sp
 void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
                 const CollectiveOptions& o) {
   all_to_all(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
+}
+Work all_to_all_async(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
+                      const CollectiveOptions& o) {
+  return all_to_all_async(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
 }
 
 void barrier(const CollectiveOptions& o) { Draft(Kind::barrier, o).run(); }

@@ -20,6 +20,7 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
   if (has_root(a.kind) && a.root != b.root) return fmt::format("the roots differ: {} and {}", a.root, b.root);
   if (reduces_something(a.kind) && a.op != b.op) return "the reductions differ";
   if (reduces_something(a.kind) && a.weighted != b.weighted) return "only one gives a weight";
+  if (reduces_something(a.kind) && a.fastest != b.fastest) return "the orders differ: one asks for the fastest";
   if (a.recorded != b.recorded)
     return "one will take part in a backward pass, the other not: its tensor requires a gradient on one of the ranks "
            "only";
@@ -59,6 +60,7 @@ CallFacts facts_of(const Call& call, int rank, int size) {
   fill(h, call, std::max(call.in.size(), call.out.size()), call.place.file_name(), call.place.line());
   h.weighted = call.weighted;
   h.recorded = call.recorded;
+  h.fastest = call.fastest;
   h.factor = call.factor;
   bool gives = call.kind != Kind::broadcast || rank == call.root;
   if (gives)

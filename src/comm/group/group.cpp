@@ -85,6 +85,8 @@ Group world() {
 }
 int rank() { return world().rank(); }
 int world_size() { return world().size(); }
+int local_rank() { return world().handle()->state->local_rank; }
+int local_size() { return world().handle()->state->local_size; }
 
 void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options) {
   check<ValueError>(n >= 1, "spawn_ranks", "needs at least one rank, not {}", n);

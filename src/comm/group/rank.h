@@ -18,6 +18,7 @@ class RankState {
   RankState(int rank, int world_size);
   void apply(const SpawnOptions& options);
   const int rank, world_size;
+  int local_rank = rank, local_size = world_size;  // of those on this host; set before anybody asks
   FlightRecord record;
   FaultInjector faults;
 

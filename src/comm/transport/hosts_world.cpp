@@ -47,6 +47,10 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
       options_(std::move(options)),
       posted_(static_cast<size_t>(local_->size()), 0) {
   int me = rank();
+  const auto& hosts = options_.host_of;
+  int here = hosts[static_cast<size_t>(me)];
+  local_->state(me)->local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + me, here));
+  local_->state(me)->local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
   tcp_->leave_will(prefix_ + "failed",
                    encode_failure({me, "RankFailure", "its process was killed, or ended without leaving its world"}),
                    encode_failure({me, "RankFailure",

@@ -70,6 +70,11 @@ void ProcessWorld::ended() {
 void ProcessWorld::watch() {
   std::unique_lock lock(watching_, std::try_to_lock);
   if (!lock) return;  // another thread is looking
+  // A rank that was killed while it said what is wrong cannot finish that.
+  if (shared().failing.load() && !failed()) {
+    if (failing_since_ == Clock::time_point()) failing_since_ = Clock::now();
+    if (Clock::now() - failing_since_ > std::chrono::seconds(1)) shared().failed.store(1);
+  }
   std::vector<pollfd> polls;
   std::vector<int> ranks;
   for (int r = 0; r < size_; ++r) {

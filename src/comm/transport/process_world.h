@@ -97,6 +97,7 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   const std::shared_ptr<RankState> state_;
   WaitBoard waits_;
   std::mutex watching_, noting_;
+  Clock::time_point failing_since_{};
   std::vector<int> pidfds_;  // -1: not yet open
   std::mutex mutex_;
   std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, std::weak_ptr<ShmGroup>> groups_;

@@ -53,7 +53,7 @@ std::optional<SmallShape> small_shape(const Call& call, int rank, int size) {
     return {};
   uint64_t hash = mix(static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
                           static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.weighted) << 24 |
-                          static_cast<uint64_t>(call.recorded) << 25 |
+                          static_cast<uint64_t>(call.recorded) << 25 | static_cast<uint64_t>(call.fastest) << 26 |
                           static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32,
                       static_cast<uint64_t>(part));
   if (call.kind == Kind::all_reduce || call.kind == Kind::reduce || call.kind == Kind::broadcast) {
