@@ -135,9 +135,7 @@ void sync_means(std::vector<Net>& nets, const Features& f, int step) {
 
 bool possible(Feature a, Feature b) {
   auto is = [&](Feature x, Feature y) { return (a == x && b == y) || (a == y && b == x); };
-  if (is(kCompress, kUserHook)) return false;  // there is one hook
-  // Weights of an average say nothing about losses that depend on all ranks' batches: see docs/ddp.md.
-  return !is(kSamples, kSyncNorm);
+  return !is(kCompress, kUserHook);  // there is one hook
 }
 
 // Gradients that have a graph hold what they were made from, and it them: such circles are taken apart at the end.
