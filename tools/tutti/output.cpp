@@ -45,13 +45,16 @@ void Printer::write(int to) {
   text.erase(0, done);
 }
 
-bool Printer::flush(Signals& signals) {
+bool Printer::flush(Signals& signals, std::optional<std::chrono::milliseconds> time) {
+  using Clock = std::chrono::steady_clock;
+  auto end = time ? Clock::now() + *time : Clock::time_point::max();
   while (has(1) || has(2)) {
+    if (Clock::now() >= end) return false;
     pollfd polls[] = {{signals.descriptor(), POLLIN, 0},
                       {signals.input(), POLLIN, 0},
                       {has(1) ? 1 : -1, POLLOUT, 0},
                       {has(2) ? 2 : -1, POLLOUT, 0}};
-    ::poll(polls, 4, -1);
+    ::poll(polls, 4, 200);
     for (int to : {1, 2}) write(to);
     while (int signal = signals.take())
       if (ends_programs(signal)) return false;

@@ -1,8 +1,10 @@
 // What processes print: line by line, with whose it is in front, and into files.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,8 +23,8 @@ class Printer {
   bool is_full(int to) const { return (to == 1 ? out_ : err_).size() > kMost; }
   /// As much as can be written without waiting.
   void write(int to);
-  /// All of it; false: a signal that ends programs came before the reader took it.
-  bool flush(Signals& signals);
+  /// All of it; false: a signal that ends programs came before the reader took it, or the time was over.
+  bool flush(Signals& signals, std::optional<std::chrono::milliseconds> time = {});
 
  private:
   static constexpr size_t kMost = 1 << 20;

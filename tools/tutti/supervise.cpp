@@ -392,7 +392,10 @@ Ending supervise(const std::vector<Process>& processes, const SuperviseOptions& 
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   Ending ending = Supervisor(processes, options, signals, printer).run();
   end_orphans();
-  if (!printer.flush(signals)) ending.signal = SIGTERM;
+  // Who is told to end does not wait for a reader.
+  std::optional<std::chrono::milliseconds> time;
+  if (ending.signal) time = options.grace;
+  printer.flush(signals, time);
   return ending;
 }
 
