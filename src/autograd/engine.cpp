@@ -289,11 +289,11 @@ void GraphTask::cancel(std::exception_ptr error) {
   for (auto& [key, queue] : queues_) queue.wake.notify_all();
 }
 
-bool after_backward(std::function<void(bool)> f) {
+bool after_backward(std::function<void(bool)> f, uint64_t order) {
   GraphTask* pass = current_pass;
   if (!pass || !pass->accumulates()) return false;
   std::lock_guard lock(pass->mutex_);
-  pass->callbacks_.push_back(std::move(f));
+  pass->callbacks_.emplace(order, std::move(f));
   return true;
 }
 
@@ -305,7 +305,7 @@ void GraphTask::run_callbacks(bool well) {
     {
       std::lock_guard lock(mutex_);
       if (callbacks_.empty()) return;
-      next = std::move(callbacks_.front());
+      next = std::move(callbacks_.begin()->second);
       callbacks_.erase(callbacks_.begin());
     }
     next(well);
