@@ -232,6 +232,7 @@ Tensor& Tensor::detach_() {
 }
 
 HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  check<ValueError>(hook != nullptr, "register_hook", "the hook is empty: there is nothing to call");
   check<GradError>(requires_grad(), "register_hook", "{} does not require a gradient", *this);
   auto& meta = autograd_meta(*this);
   if (!meta.node) return leaf_hooks(*this, true)->before.add(std::move(hook));
@@ -245,6 +246,7 @@ HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) cons
 }
 
 HookHandle Tensor::register_post_accumulate_hook(std::function<void(const Tensor&)> hook) const {
+  check<ValueError>(hook != nullptr, "register_post_accumulate_hook", "the hook is empty: there is nothing to call");
   check<GradError>(requires_grad() && is_leaf(), "register_post_accumulate_hook",
                    "{} is not a leaf that requires a gradient", *this);
   return leaf_hooks(*this, true)->accumulated.add(std::move(hook));

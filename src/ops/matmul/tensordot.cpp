@@ -15,7 +15,7 @@ struct Side {
   Side(const Tensor& x, const Shape& dims) {
     Shape marks(x.sizes().size(), 0);
     for (int64_t d : dims) {
-      int64_t w = wrap_dim(d, x.dim(), "tensordot");
+      int64_t w = wrap_dim(d, x, "tensordot");
       check<ShapeError>(x.dim() > 0 && marks[static_cast<size_t>(w)]++ == 0, "tensordot",
                         "dim {} of {} is given twice, or there is none: {}", d, x, dims);
       summed.push_back(w);

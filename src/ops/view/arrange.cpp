@@ -14,7 +14,7 @@ size_t position(int64_t dim) { return static_cast<size_t>(dim); }
 Shape different_dims(const Tensor& x, const Shape& dims, const char* name) {
   Shape seen(x.sizes().size(), 0), result;
   for (int64_t d : dims) {
-    int64_t w = wrap_dim(d, x.dim(), name);
+    int64_t w = wrap_dim(d, x, name);
     check<ShapeError>(x.dim() > 0 && seen[position(w)]++ == 0, name,
                       "dim {} of {} is given twice, or there is none: {}", d, x, dims);
     result.push_back(w);

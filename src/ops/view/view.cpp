@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/sparse/sparse.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -374,7 +375,7 @@ Tensor permute(const Tensor& x, const Shape& dims) {
   Dims a;
   Shape seen(dims.size(), 0);
   for (int64_t d : dims) {
-    int64_t w = wrap_dim(d, x.dim(), "permute");
+    int64_t w = wrap_dim(d, x, "permute");
     check<ShapeError>(seen[position(w)]++ == 0, "permute", "dim {} is given twice: {}", d, dims);
     a.dims.push_back(w);
   }
@@ -382,9 +383,10 @@ Tensor permute(const Tensor& x, const Shape& dims) {
 }
 
 Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1) {
-  dim0 = wrap_dim(dim0, x.dim(), "transpose");
-  dim1 = wrap_dim(dim1, x.dim(), "transpose");
+  dim0 = wrap_dim(dim0, x, "transpose");
+  dim1 = wrap_dim(dim1, x, "transpose");
   if (x.dim() == 0) return x;
+  if (x.is_sparse()) return dim0 == dim1 ? x : sparse_transpose(x);
   Dims a;
   for (int64_t d = 0; d < x.dim(); ++d) a.dims.push_back(d == dim0 ? dim1 : d == dim1 ? dim0 : d);
   return call(permute_op, {&x}, attributes(a));
@@ -398,12 +400,13 @@ Tensor squeeze(const Tensor& x) {
 }
 
 Tensor squeeze(const Tensor& x, int64_t dim) {
-  dim = wrap_dim(dim, x.dim(), "squeeze");
+  dim = wrap_dim(dim, x, "squeeze");
   if (x.dim() == 0 || x.size(dim) != 1) return x;
   return select(x, dim, 0);
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
+  check<ValueError>(x.defined(), "unsqueeze", "the tensor is undefined: it was never given a value");
   dim = wrap_dim(dim, x.dim() + 1, "unsqueeze");
   Shape sizes = x.sizes(), strides = x.strides();
   strides.insert(position(dim), dim < x.dim() ? sizes[position(dim)] * strides[position(dim)] : 1);
@@ -430,7 +433,7 @@ Tensor expand(const Tensor& x, const Shape& sizes) {
 Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step) {
   check<ShapeError>(x.dim() > 0, "slice", "a zero-dimensional tensor has nothing to slice");
   check<ValueError>(step > 0, "slice", "step must be positive, not {}; flip() reverses", step);
-  dim = wrap_dim(dim, x.dim(), "slice");
+  dim = wrap_dim(dim, x, "slice");
   int64_t size = x.size(dim);
   auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + size : v, 0, size); };
   int64_t from = clamp(start.value_or(0)), to = std::max(from, clamp(stop.value_or(size)));
@@ -441,7 +444,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
 
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   check<ShapeError>(x.dim() > 0, "narrow", "a zero-dimensional tensor has nothing to narrow");
-  dim = wrap_dim(dim, x.dim(), "narrow");
+  dim = wrap_dim(dim, x, "narrow");
   int64_t size = x.size(dim), from = start < 0 ? start + size : start;
   check<IndexError>(from >= 0 && length >= 0 && from <= size && length <= size - from, "narrow",
                     "[{}, {}+{}) is outside of dim {} of {}", start, start, length, dim, x);
@@ -451,7 +454,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
 
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   check<ShapeError>(x.dim() > 0, "select", "a zero-dimensional tensor cannot be indexed; use item()");
-  dim = wrap_dim(dim, x.dim(), "select");
+  dim = wrap_dim(dim, x, "select");
   int64_t size = x.size(dim);
   check<IndexError>(index >= -size && index < size, "select", "index {} is out of range for dim {} of {}: use {} to {}",
                     index, dim, x, -size, size - 1);
@@ -461,8 +464,8 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
 
 Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
   if (x.dim() == 0) return view(x, {1});
-  start = wrap_dim(start, x.dim(), "flatten");
-  end = wrap_dim(end, x.dim(), "flatten");
+  start = wrap_dim(start, x, "flatten");
+  end = wrap_dim(end, x, "flatten");
   check<ValueError>(start <= end, "flatten", "start {} comes after end {}", start, end);
   Shape sizes;
   int64_t merged = 1;
@@ -491,8 +494,8 @@ Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, std
 }
 
 Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
-  dim1 = wrap_dim(dim1, x.dim(), "diagonal");
-  dim2 = wrap_dim(dim2, x.dim(), "diagonal");
+  dim1 = wrap_dim(dim1, x, "diagonal");
+  dim2 = wrap_dim(dim2, x, "diagonal");
   check<ValueError>(x.dim() >= 2 && dim1 != dim2, "diagonal", "needs two different dims of {}, not {} and {}", x, dim1,
                     dim2);
   Diagonal a{offset, dim1, dim2};
@@ -500,7 +503,7 @@ Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
 }
 
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
-  dim = wrap_dim(dim, x.dim(), "unfold");
+  dim = wrap_dim(dim, x, "unfold");
   check<ValueError>(x.dim() > 0 && size >= 0 && size <= x.size(dim) && step > 0, "unfold",
                     "windows of {} every {} do not fit dim {} of {}", size, step, dim, x);
   Windows a{dim, size, step};
