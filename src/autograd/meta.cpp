@@ -219,7 +219,10 @@ void Tensor::set_grad(const Tensor& grad) const {
 
 Node* Tensor::grad_node() const { return requires_grad() ? impl()->autograd->node.get() : nullptr; }
 
-Tensor Tensor::detach() const { return make_alias(*this); }
+Tensor Tensor::detach() const {
+  check<ValueError>(defined(), "detach", "the tensor is undefined: it was never given a value");
+  return make_alias(*this);
+}
 
 Tensor& Tensor::detach_() {
   check<GradError>(!is_view(), "detach_", "{} is a view; use detach()", *this);

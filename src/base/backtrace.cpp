@@ -17,9 +17,10 @@
 namespace tutti {
 namespace {
 
-// Frames of the library itself say nothing to a user about where they called it.
+// Frames of the library itself say nothing to a user about where they called it, nor do those that called main.
 bool is_ours(std::string_view function, std::string_view file) {
-  return function.starts_with("tutti::") || file.find("/include/tutti/") != std::string_view::npos ||
+  return function.starts_with("tutti::") || function.starts_with("__libc_start") || function == "_start" ||
+         file.find("/include/tutti/") != std::string_view::npos ||
          function.find("tutti::detail::") != std::string_view::npos;
 }
 

@@ -290,7 +290,17 @@ struct Lerp : FloatingComplex {
   template <class X, class Y, class W>
   TUTTI_HD static auto value(X x, Y y, W weight) {
     auto way = y - x;
-    return select(abs(plain_value(weight)) < 0.5, x + weight * way, y - way * (1.0 - weight));
+    return select(near(plain_value(weight)), x + weight * way, y - way * (1.0 - weight));
+  }
+
+ private:
+  // Whether x is the end that the way is better begun at. Complex weights have no order.
+  template <class W>
+  TUTTI_HD static auto near(W weight) {
+    if constexpr (requires { typename W::Element; })
+      return weight < 0.5;
+    else
+      return abs(weight) < 0.5;
   }
 };
 
@@ -388,7 +398,7 @@ const PointwiseOperator* Pow::sooner(std::span<const Tensor* const> inputs) {
   if (y.dim() != 0 || y.is_complex()) return nullptr;
   NoGrad guard;
   auto power = y.item<double>();
-  return power == 2    ? &square_operator()
+  return power == 2     ? &square_operator()
          : power == 3   ? &cube_operator()
          : power == 1   ? &identity_operator()
          : power == 0.5 ? &sqrt_operator()

@@ -415,16 +415,16 @@ std::array<GradientOperator, Arity> describe_gradients(const char* const* names,
   }
 
 // Descriptor and functions.
-#define TUTTI_POINTWISE_PURE(Struct, function, ...)                                                                 \
-  TUTTI_POINTWISE_HIDDEN(Struct, function, __VA_ARGS__)                                                             \
-  namespace tutti {                                                                                                 \
-  Tensor function(TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                                          \
-    return pointwise::apply(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)});           \
-  }                                                                                                                 \
-  Tensor& function##_out(Tensor& out, TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                      \
-    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, out);  \
-  }                                                                                                                 \
-  }                                                                                                                 \
+#define TUTTI_POINTWISE_PURE(Struct, function, ...)                                                                \
+  TUTTI_POINTWISE_HIDDEN(Struct, function, __VA_ARGS__)                                                            \
+  namespace tutti {                                                                                                \
+  Tensor function(TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                                         \
+    return pointwise::apply(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)});          \
+  }                                                                                                                \
+  Tensor& function##_out(Tensor& out, TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                     \
+    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, out); \
+  }                                                                                                                \
+  }                                                                                                                \
   TUTTI_PASTE(TUTTI_METHODS_, TUTTI_FIRST(__VA_ARGS__))(function, __VA_ARGS__)
 
 #define TUTTI_POINTWISE(Struct, function, ...)                                                               \

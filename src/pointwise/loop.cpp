@@ -258,7 +258,8 @@ void run(const Call& call) {
   if (op.narrow)
     if (Tile narrow = op.narrow(common)) tile = narrow, native = common;
   if (op.sooner)
-    if (const PointwiseOperator* other = op.sooner(call.inputs); other && other->kernels.forward[static_cast<int>(kind)])
+    if (const PointwiseOperator* other = op.sooner(call.inputs);
+        other && other->kernels.forward[static_cast<int>(kind)])
       tile = other->kernels.forward[static_cast<int>(kind)];
   if (!tile) no_tile(op.name, common);
   if (op.signature.divides_integers && kind == Kind::i64) check_divisor(op.name, call.input(1));

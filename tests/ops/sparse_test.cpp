@@ -133,11 +133,10 @@ TEST(Sparse, SaysWhatIsWrong) {
   EXPECT_THAT(message_of<ValueError>([] { ones({2}).values(); }), HasSubstr("is not sparse"));
   EXPECT_THAT(message_of<ValueError>([] { to_sparse(ones({2}), 2); }), HasSubstr("2 of them"));
   Tensor x = example();
-  EXPECT_THAT(message_of<ValueError>([&] { x.fill_(1); }), HasSubstr("cannot write into sparse"));
+  EXPECT_THAT(message_of<ValueError>([&] { x.fill_(1); }), HasSubstr("to_dense()"));
   EXPECT_THAT(message_of<ValueError>([&] { view(x, {6}); }), HasSubstr("view: sparse f64[2, 3] on cpu:0 is sparse"));
   EXPECT_THAT(message_of<ValueError>([&] { exp(x); }), HasSubstr("sparse"));
-  EXPECT_THAT(message_of<ShapeError>([&] { mm(x, ones({2, 2}, {f64})); }),
-              HasSubstr("inner sizes 3 and 2 differ"));
+  EXPECT_THAT(message_of<ShapeError>([&] { mm(x, ones({2, 2}, {f64})); }), HasSubstr("inner sizes 3 and 2 differ"));
   EXPECT_THAT(message_of<ShapeError>([&] { binary("add", x, sparse_coo(i, ones({2}), {2})); }),
               HasSubstr("same shape"));
   EXPECT_THAT(message_of<ValueError>([&] { binary("div", x, ones({2, 3})); }), HasSubstr("divided by numbers only"));
@@ -404,7 +403,7 @@ TEST(Sparse, SumsWithAFactor) {
   EXPECT_TRUE(s.is_sparse());
   EXPECT_EQ(values(s), (Doubles{0, -10, 0, -2, 0, 0}));
   Tensor leaf = example().requires_grad_();
-  EXPECT_EQ(values(grad(sum(add(ones({2, 3}, f64), leaf, 4)), leaf).to_dense()), Doubles(6, 4));
+  EXPECT_EQ(values(grad(sum(add(ones({2, 3}, f64), leaf, 4)), leaf).to_dense()), (Doubles{0, 4, 0, 4, 0, 0}));
 }
 
 TEST(Sparse, ProductsWithVectors) {

@@ -1,5 +1,5 @@
-// Compiled, not run: every formula that an operator is made of, and its derivatives, as CUDA device code. The lines that
-// define operators (TUTTI_POINTWISE) instantiate the kernels here.
+// Compiled, not run: every formula that an operator is made of, and its derivatives, as CUDA device code. The lines
+// that define operators (TUTTI_POINTWISE) instantiate the kernels here.
 #include <cstdint>
 
 #define TUTTI_POINTWISE(Struct, function, ...) \
@@ -52,10 +52,10 @@ __global__ void backward(double* out, const double* in, std::index_sequence<I...
 template <class F>
 inline constexpr bool of_integers_only = std::is_base_of_v<Integral, F>;
 template <class F>
-inline constexpr bool of_no_derivative = std::is_base_of_v<Stepwise, F> || std::is_base_of_v<Equality, F> ||
-                                         std::is_base_of_v<Comparison, F> || std::is_base_of_v<Predicate, F> ||
-                                         std::is_base_of_v<Logical, F> || std::is_base_of_v<Select, F> ||
-                                         requires { &F::gradient; };
+inline constexpr bool of_no_derivative =
+    std::is_base_of_v<Stepwise, F> || std::is_base_of_v<Equality, F> || std::is_base_of_v<Comparison, F> ||
+    std::is_base_of_v<Predicate, F> || std::is_base_of_v<Logical, F> || std::is_base_of_v<Select, F> ||
+    requires { &F::gradient; };
 
 template <class F, int Arity>
 struct OnDevice {

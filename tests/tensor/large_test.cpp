@@ -68,7 +68,8 @@ TEST(Large, RowsWithoutRoomAreAnError) {
   void* memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) GTEST_SKIP() << "this system gives no address space of 512 GiB";
   Tensor x = from_blob(memory, {n}, {.dtype = bf16}, [=] { munmap(memory, bytes); });
-  EXPECT_THAT(message_of<MemoryError>([&] { logsumexp(x); }), StartsWith("logsumexp: no memory to hold a row of bf16["));
+  EXPECT_THAT(message_of<MemoryError>([&] { logsumexp(x); }),
+              StartsWith("logsumexp: no memory to hold a row of bf16["));
 }
 #endif
 

@@ -4,6 +4,7 @@
 #include "ops/sparse/arithmetic.h"
 #include "ops/sparse/sparse.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -87,13 +88,11 @@ const Operator view_on_op{
 };
 
 Shape strides_of(const Tensor& x, MemoryFormat format) {
+  check<ShapeError>(format != MemoryFormat::channels_last || x.dim() == 4 || x.dim() == 5, "clone",
+                    "channels-last needs 4 or 5 dims, not {}", x);
   if (format == MemoryFormat::channels_last) return channels_last_strides(x.sizes());
   if (format == MemoryFormat::preserve && !x.is_contiguous() && is_dense(x.sizes(), x.strides())) return x.strides();
   return {};
-}
-
-void check_defined(const Tensor& x, const char* name) {
-  check<ValueError>(x.defined(), name, "the tensor is undefined: it was never given a value");
 }
 
 Tensor copy_as(const Tensor& x, DType dtype, Device device, MemoryFormat format) {
@@ -140,8 +139,8 @@ Tensor& Tensor::copy_(const Tensor& source) {
   check_defined(*this, "copy_");
   check_defined(source, "copy_");
   if (is_sparse()) {
-    check<ShapeError>(source.sizes() == sizes(), "copy_", "{} has not the shape of {}: sparse tensors are not broadcast",
-                      source, *this);
+    check<ShapeError>(source.sizes() == sizes(), "copy_",
+                      "{} has not the shape of {}: sparse tensors are not broadcast", source, *this);
     sparse_assign(*this, sparse_copy(tutti::to_sparse(source, sparse_dim()), dtype(), device()), "copy_");
     return *this;
   }

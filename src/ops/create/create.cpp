@@ -7,6 +7,7 @@
 #include "ops/sparse/arithmetic.h"
 #include "pointwise/renamed.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -68,10 +69,6 @@ const Operator zero_op = [] {
   op.name = "zero_";
   return op;
 }();
-
-void check_filled(const Tensor& x, const char* name) {
-  check<ValueError>(x.defined(), name, "the tensor is undefined: it was never given a value");
-}
 
 struct Gathered {
   std::vector<std::complex<double>> values;
@@ -155,7 +152,7 @@ Tensor triangle_mask(int64_t rows, int64_t columns, int64_t diagonal, bool lower
 }
 
 Tensor& triangle(Tensor& out, const Tensor& x, int64_t diagonal, bool lower, const char* name) {
-  check<ValueError>(x.defined(), name, "the input is undefined: it was never given a value");
+  check_defined(x, name);
   check<ValueError>(!x.is_sparse(), name, "{} is sparse; to_dense() it first", x);
   check<ShapeError>(x.dim() >= 2, name, "needs at least 2 dims, not {}", x);
   Tensor mask = triangle_mask(x.size(-2), x.size(-1), diagonal, lower, x.device());
@@ -170,6 +167,7 @@ Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lowe
 }
 
 Tensor like(const Tensor& x, const Options& o, const char* name) {
+  check_defined(x, name);
   DType dtype = o.dtype.value_or(x.dtype());
   Device device = o.device.value_or(x.device());
   if (o.device) check_device(device, name);
@@ -192,12 +190,12 @@ Tensor filled(const char* name, const Shape& sizes, const Tensor& value, const O
 }  // namespace
 
 Tensor& Tensor::fill_(const Tensor& value) {
-  check_filled(*this, "fill_");
+  check_defined(*this, "fill_");
   check<ValueError>(!is_sparse(), "fill_", "{} is sparse: only zero_() leaves it so; to_dense() it first", *this);
   return call_out(fill_op, {&value}, *this);
 }
 Tensor& Tensor::zero_() {
-  check_filled(*this, "zero_");
+  check_defined(*this, "zero_");
   if (is_sparse()) {
     sparse_assign(*this, sparse_zeros(*this, dtype(), device()), "zero_");
     return *this;
@@ -296,11 +294,14 @@ Tensor full_like(const Tensor& x, const Tensor& value, const Options& o) {
   return finish(fill_now(t, value), o);
 }
 Tensor zeros_like(const Tensor& x, const Options& o) {
-  check_filled(x, "zeros_like");
+  check_defined(x, "zeros_like");
   if (!x.is_sparse()) return full_like(x, 0, o);
   return finish(sparse_zeros(x, o.dtype.value_or(x.dtype()), o.device.value_or(x.device())), o);
 }
-Tensor ones_like(const Tensor& x, const Options& o) { return full_like(x, 1, o); }
+Tensor ones_like(const Tensor& x, const Options& o) {
+  check_defined(x, "ones_like");
+  return full_like(x, 1, o);
+}
 
 Tensor arange(const Tensor& stop, const Options& options) { return arange(0, stop, 1, options); }
 Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step, const Options& options) {

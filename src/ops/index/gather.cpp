@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "ops/index/indices.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -333,6 +334,7 @@ Tensor fit_source(const Tensor& x, const Tensor& index, const Tensor& source, co
 Tensor& scatter_into(const Operator& op, Tensor& out, const Tensor& x, int64_t dim, const Tensor& index,
                      const Tensor& source) {
   Along a{wrap_dim(dim, x, op.name)};
+  check_defined(index, op.name);
   Tensor part = fit_source(x, index, source, op.name);
   return call_out(op, {&x, &index, &part}, out, attributes(a));
 }

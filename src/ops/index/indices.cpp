@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -31,6 +32,7 @@ Extremes extremes(const int64_t* index, int64_t count) {
 }
 
 void check_index_dtype(const Tensor& index, const char* name) {
+  check_defined(index, name);
   DType t = index.dtype();
   check<DTypeError>(t != DType::u8, name,
                     "{} is neither indices nor a mask: cast it to bool if it is a mask, to i64 if it holds indices",

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "ops/index/indices.h"
+#include "tensor/defined.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -84,8 +85,7 @@ const Operator index_add_op{
     .gradient =
         [](GradientCall& c) {
           if (c.needs(0)) c.set(0, c.grad());
-          if (c.needs(2))
-            c.set(2, reshape(index_select(c.grad(), c.as<Along>().dim, c.input(1)), c.input_sizes(2)));
+          if (c.needs(2)) c.set(2, reshape(index_select(c.grad(), c.as<Along>().dim, c.input(1)), c.input_sizes(2)));
         },
     .saves_inputs = 0b10,
 };
@@ -114,7 +114,8 @@ Tensor check_rows(const Tensor& x, int64_t dim, const Tensor& index, const Tenso
 }
 
 Tensor check_value(const Tensor& x, const Tensor& value) {
-  check<ValueError>(value.defined(), "index_fill", "the value is undefined");
+  check_defined(x, "index_fill");
+  check_defined(value, "index_fill");
   check<ShapeError>(value.numel() == 1, "index_fill", "the value must be a number or a one-element tensor, not {}",
                     value);
   check<DeviceError>(value.is_number() || value.device() == x.device(), "index_fill",

@@ -1,5 +1,6 @@
 // Sums over any dims of two tensors, as one matrix product.
 #include "base/check.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
 
@@ -38,6 +39,8 @@ Shape joined(Shape a, const Shape& b) {
 }  // namespace
 
 Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Shape& b_dims) {
+  check_defined(a, "tensordot");
+  check_defined(b, "tensordot");
   check<ShapeError>(a_dims.size() == b_dims.size(), "tensordot", "{} dims of one meet {} of the other: {}, {}",
                     a_dims.size(), b_dims.size(), a_dims, b_dims);
   check<DTypeError>(a.dtype() == b.dtype(), "tensordot", "operands must have the same dtype, not {} and {}", a, b);
@@ -52,6 +55,8 @@ Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Sh
 }
 
 Tensor tensordot(const Tensor& a, const Tensor& b, int64_t dims) {
+  check_defined(a, "tensordot");
+  check_defined(b, "tensordot");
   check<ShapeError>(dims >= 0 && dims <= a.dim() && dims <= b.dim(), "tensordot",
                     "{} dims cannot be summed over in {} and {}", dims, a, b);
   Shape last, first;

@@ -122,7 +122,7 @@ const Operator var_op{
 };
 
 const Operator std_op{
-    .name = "std",
+    .name = "stddev",
     .infer = infer_reduced<Variance>,
     .cpu = run_variance<Finish::deviation>,
     .gradient =

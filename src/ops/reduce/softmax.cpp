@@ -61,8 +61,7 @@ void for_each_part(const Call& c, const Layout& l, int64_t count, DType computin
     std::byte* buffer = impl(room)->data();
     for (int64_t unit = begin; unit < end; ++unit) {
       int64_t outer = unit / parts, first = unit % parts * width;
-      body(Part{outer * l.length * l.inner + first, outer * l.inner + first, std::min(width, l.inner - first)},
-           buffer);
+      body(Part{outer * l.length * l.inner + first, outer * l.inner + first, std::min(width, l.inner - first)}, buffer);
     }
   });
 }

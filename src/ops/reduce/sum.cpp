@@ -132,7 +132,6 @@ Tensor reduced(const Operator& op, const Tensor& x, const Shape& dims, bool keep
 }
 
 void check_mean(const Tensor& x, DType computing) {
-  check_strided(x, "mean");
   if (!is_differentiable(computing))
     fail<DTypeError>(
         "mean",
@@ -147,6 +146,7 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
+  check_strided(x, "mean");
   check_mean(x, dtype.value_or(x.dtype()));
   return reduced(mean_op, x, dims, keepdim, dtype);
 }
@@ -155,6 +155,7 @@ Tensor& sum_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
   return reduce(sum_op, out, x, dims, keepdim);
 }
 Tensor& mean_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  check_strided(x, "mean");
   check_mean(x, x.dtype());
   return reduce(mean_op, out, x, dims, keepdim);
 }

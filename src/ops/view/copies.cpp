@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "ops/view/box.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -264,6 +265,7 @@ Shape wrap_dims(const Shape& dims, const Tensor& x, const char* name) {
 }  // namespace
 
 Tensor flip(const Tensor& x, const Shape& dims) {
+  check_defined(x, "flip");
   Dims a{wrap_dims(dims, x, "flip")};
   if (dims.empty())
     for (int64_t d = 0; d < x.dim(); ++d) a.dims.push_back(d);
@@ -271,6 +273,7 @@ Tensor flip(const Tensor& x, const Shape& dims) {
 }
 
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
+  check_defined(x, "roll");
   if (dims.empty()) {
     check<ValueError>(shifts.size() == 1, "roll", "without dims there must be one shift, not {}", shifts);
     return x.dim() == 1 ? roll(x, shifts, 0) : reshape(roll(reshape(x, {-1}), shifts, 0), x.sizes());
@@ -294,6 +297,7 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
 }
 
 Tensor repeat(const Tensor& x, const Shape& repeats) {
+  check_defined(x, "repeat");
   check<ShapeError>(repeats.size() >= x.sizes().size(), "repeat", "{} has {} dims, but only {} repeats were given: {}",
                     x, x.dim(), repeats.size(), repeats);
   for (int64_t r : repeats) check<ValueError>(r >= 0, "repeat", "repeats must not be negative: {}", repeats);
@@ -302,6 +306,7 @@ Tensor repeat(const Tensor& x, const Shape& repeats) {
 }
 
 Tensor repeat_interleave(const Tensor& x, int64_t repeats, int64_t dim) {
+  check_defined(x, "repeat_interleave");
   check<ValueError>(repeats >= 0, "repeat_interleave", "repeats must not be negative: {}", repeats);
   if (x.dim() == 0) return repeat_interleave(view(x, {1}), repeats, dim);
   RepeatAlong a{wrap_dim(dim, x, "repeat_interleave"), repeats};
@@ -309,6 +314,7 @@ Tensor repeat_interleave(const Tensor& x, int64_t repeats, int64_t dim) {
 }
 
 Tensor view_dtype(const Tensor& x, DType dtype) {
+  check_defined(x, "view_dtype");
   check_strided(x, "view_dtype");
   if (x.dtype() == dtype) return x;
   check<DTypeError>(dtype != DType::boolean, "view_dtype",

@@ -132,6 +132,8 @@ Tensor& stack_out(Tensor& out, const TensorList& tensors, int64_t dim) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     check<ShapeError>(tensors[i].sizes() == tensors[0].sizes(), "stack",
                       "tensor {}, {}, has not the shape of the first, {}", i, tensors[i], tensors[0]);
+    check<DeviceError>(tensors[i].device() == tensors[0].device(), "stack",
+                       "tensor {}, {}, and the first, {}, are on different devices", i, tensors[i], tensors[0]);
     rows.push_back(unsqueeze(tensors[i], dim));
   }
   join(out, rows, dim);

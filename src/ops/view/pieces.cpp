@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -94,6 +95,7 @@ TensorList split(const Tensor& x, int64_t length, int64_t dim) {
 }
 
 TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
+  check_defined(x, "chunk");
   check<ShapeError>(x.dim() > 0, "chunk", "a zero-dimensional tensor has nothing to divide");
   check<ValueError>(chunks > 0, "chunk", "{} chunks asked for; give at least 1", chunks);
   int64_t size = x.size(dim);
@@ -101,6 +103,7 @@ TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
 }
 
 TensorList unbind(const Tensor& x, int64_t dim) {
+  check_defined(x, "unbind");
   check<ShapeError>(x.dim() > 0, "unbind", "{} is zero-dimensional and has no slices", x);
   dim = wrap_dim(dim, x, "unbind");
   return pieces(x, Shape(position(x.size(dim)), 1), dim, true);

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "ops/sparse/sparse.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -357,11 +358,13 @@ const Operator unfold_op{
 }  // namespace
 
 Tensor view(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "view");
   Sizes a{complete_sizes(x, sizes, "view")};
   return call(view_op, {&x}, attributes(a));
 }
 
 Tensor reshape(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "reshape");
   Sizes a{complete_sizes(x, sizes, "reshape")};
   if (a.sizes == x.sizes()) return x;
   if (view_strides(impl(x), a.sizes)) return call(view_op, {&x}, attributes(a));
@@ -370,6 +373,7 @@ Tensor reshape(const Tensor& x, const Shape& sizes) {
 }
 
 Tensor permute(const Tensor& x, const Shape& dims) {
+  check_defined(x, "permute");
   check<ShapeError>(dims.size() == x.sizes().size(), "permute", "{} has {} dims, but {} were given: {}", x, x.dim(),
                     dims.size(), dims);
   Dims a;
@@ -393,6 +397,7 @@ Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1) {
 }
 
 Tensor squeeze(const Tensor& x) {
+  check_defined(x, "squeeze");
   Shape sizes;
   for (int64_t s : x.sizes())
     if (s != 1) sizes.push_back(s);
@@ -406,7 +411,7 @@ Tensor squeeze(const Tensor& x, int64_t dim) {
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
-  check<ValueError>(x.defined(), "unsqueeze", "the tensor is undefined: it was never given a value");
+  check_defined(x, "unsqueeze");
   dim = wrap_dim(dim, x.dim() + 1, "unsqueeze");
   Shape sizes = x.sizes(), strides = x.strides();
   strides.insert(position(dim), dim < x.dim() ? sizes[position(dim)] * strides[position(dim)] : 1);
@@ -416,6 +421,7 @@ Tensor unsqueeze(const Tensor& x, int64_t dim) {
 }
 
 Tensor expand(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "expand");
   check<ShapeError>(sizes.size() >= x.sizes().size(), "expand", "{} has more dims than {}", x, sizes);
   Sizes a{sizes};
   size_t missing = sizes.size() - x.sizes().size();
@@ -431,6 +437,7 @@ Tensor expand(const Tensor& x, const Shape& sizes) {
 }
 
 Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step) {
+  check_defined(x, "slice");
   check<ShapeError>(x.dim() > 0, "slice", "a zero-dimensional tensor has nothing to slice");
   check<ValueError>(step > 0, "slice", "step must be positive, not {}; flip() reverses", step);
   dim = wrap_dim(dim, x, "slice");
@@ -443,6 +450,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
 }
 
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  check_defined(x, "narrow");
   check<ShapeError>(x.dim() > 0, "narrow", "a zero-dimensional tensor has nothing to narrow");
   dim = wrap_dim(dim, x, "narrow");
   int64_t size = x.size(dim), from = start < 0 ? start + size : start;
@@ -453,6 +461,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
 }
 
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
+  check_defined(x, "select");
   check<ShapeError>(x.dim() > 0, "select", "a zero-dimensional tensor cannot be indexed; use item()");
   dim = wrap_dim(dim, x, "select");
   int64_t size = x.size(dim);
@@ -463,6 +472,7 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
 }
 
 Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
+  check_defined(x, "flatten");
   if (x.dim() == 0) return view(x, {1});
   start = wrap_dim(start, x, "flatten");
   end = wrap_dim(end, x, "flatten");
@@ -480,6 +490,7 @@ Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
 }
 
 Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, std::optional<int64_t> offset) {
+  check_defined(x, "as_strided");
   check<ShapeError>(sizes.size() == strides.size(), "as_strided", "sizes {} and strides {} differ in length", sizes,
                     strides);
   for (int64_t s : strides) check<ValueError>(s >= 0, "as_strided", "strides must not be negative: {}", strides);
@@ -522,19 +533,36 @@ Shape broadcast_shapes(const Shape& a, const Shape& b) {
   return result;
 }
 
+namespace {
+bool broadcasts(const Shape& a, const Shape& b) {
+  for (size_t i = 1; i <= std::min(a.size(), b.size()); ++i) {
+    int64_t x = a[a.size() - i], y = b[b.size() - i];
+    if (x != y && x != 1 && y != 1) return false;
+  }
+  return true;
+}
+}  // namespace
+
 TensorList broadcast_tensors(const TensorList& tensors) {
   Shape sizes;
-  for (auto& t : tensors) sizes = broadcast_shapes(sizes, t.sizes());
+  for (auto& t : tensors) {
+    check_defined(t, "broadcast_tensors");
+    check<ShapeError>(broadcasts(sizes, t.sizes()), "broadcast_tensors",
+                      "{} does not broadcast with those before it, which give {}: sizes must be equal or 1", t, sizes);
+    sizes = broadcast_shapes(sizes, t.sizes());
+  }
   TensorList result;
   for (auto& t : tensors) result.push_back(expand(t, sizes));
   return result;
 }
 
 Tensor sum_to(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "sum_to");
   if (x.sizes() == sizes) return x;
   size_t missing = x.sizes().size() - sizes.size();
-  check<ShapeError>(sizes.size() <= x.sizes().size() && broadcast_shapes(x.sizes(), sizes) == x.sizes(), "sum_to",
-                    "{} cannot be summed to {}", x, sizes);
+  bool fits = sizes.size() <= x.sizes().size() && broadcasts(x.sizes(), sizes) &&
+              broadcast_shapes(x.sizes(), sizes) == x.sizes();
+  check<ShapeError>(fits, "sum_to", "{} cannot be summed to {}", x, sizes);
   Shape dims;
   for (size_t d = 0; d < x.sizes().size(); ++d)
     if (d < missing || (sizes[d - missing] == 1 && x.sizes()[d] != 1)) dims.push_back(static_cast<int64_t>(d));

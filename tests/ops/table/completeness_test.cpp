@@ -41,8 +41,8 @@ std::set<std::string> declared_in(const std::string& path) {
   EXPECT_TRUE(file.good()) << path << " cannot be read; the tests run in the source directory";
   std::set<std::string> names;
   for (std::string line; std::getline(file, line);)
-    for (const char* result : {"Tensor ", "Tensor& ", "TensorList ", "ValuesIndices ", "ValuesIndices& ", "Shape ", "bool ",
-                               "RnnResult ", "LstmResult "}) {
+    for (const char* result : {"Tensor ", "Tensor& ", "TensorList ", "ValuesIndices ", "ValuesIndices& ", "Shape ",
+                               "bool ", "RnnResult ", "LstmResult "}) {
       size_t start = std::string(result).size(), end = line.find('(');
       if (!line.starts_with(result) || end == std::string::npos) continue;
       std::string name = line.substr(start, end - start);
