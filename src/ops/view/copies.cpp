@@ -1,9 +1,9 @@
 // Shape operators that rearrange or repeat elements and so must copy; and the view of bytes as another dtype.
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/parallel.h"
+#include "base/stream.h"
 #include "ops/view/box.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
@@ -126,8 +126,8 @@ bool roll_rows(const Call& c) {
       int64_t rest = i, source = 0, step = 1;
       for (size_t d = last; d-- > 0; rest /= x.sizes()[d], step *= x.sizes()[d])
         source += (rest % x.sizes()[d] + x.sizes()[d] - shifts[d]) % x.sizes()[d] * step;
-      std::memcpy(to + i * row, from + source * row + row - cut, static_cast<size_t>(cut));
-      std::memcpy(to + i * row + cut, from + source * row, static_cast<size_t>(row - cut));
+      shifted_copy(to + i * row, from + source * row + row - cut, static_cast<size_t>(cut));
+      shifted_copy(to + i * row + cut, from + source * row, static_cast<size_t>(row - cut));
     }
   });
   return true;
