@@ -12,4 +12,13 @@ bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Att
 /// Copies values, converting dtype; shapes must agree. No autograd.
 void copy_into(const Tensor& to, const Tensor& from);
 
+/// call_out() of an operator that gives values and indices.
+inline ValuesIndices& call_out(const Operator& op, std::initializer_list<const Tensor*> inputs, ValuesIndices& out,
+                               Attributes attributes) {
+  Tensor results[] = {out.values, out.indices};
+  call(op, {inputs.begin(), inputs.size()}, attributes, results);
+  out = {std::move(results[0]), std::move(results[1])};
+  return out;
+}
+
 }  // namespace tutti

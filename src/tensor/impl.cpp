@@ -97,6 +97,13 @@ int64_t wrap_dim(int64_t dim, int64_t dims, const char* operation) {
   return dim < 0 ? dim + n : dim;
 }
 
+int64_t wrap_dim(int64_t dim, const Tensor& x, const char* operation) {
+  check<ValueError>(x.defined(), operation, "the tensor is undefined: it was never given a value");
+  int64_t n = std::max<int64_t>(x.dim(), 1);
+  check<IndexError>(dim >= -n && dim < n, operation, "dim {} is out of range for {}: use {} to {}", dim, x, -n, n - 1);
+  return dim < 0 ? dim + n : dim;
+}
+
 void TensorImpl::set_sizes(const Shape& new_sizes) {
   sizes = new_sizes;
   strides.resize(sizes.size());
