@@ -172,7 +172,7 @@ class ReplicaMaker {
     bool lasts = !x.is_sparse() && !impl(x)->inference && (x.is_leaf() || !x.requires_grad());
     if (!kept.met && !(lasts && is_current(kept, x, device_, copies))) {
       // They serve runs with gradients and without.
-      ModeGuard mode(lasts ? kGradMode : 0, lasts ? kInferenceMode : 0);
+      ModeGuard mode(lasts ? uint32_t{kGradMode} : 0, lasts ? uint32_t{kInferenceMode} : 0);
       Tensor here = replica_of(x, device_, copies);
       kept = {x, here, x.version(), here.version()};
     }
