@@ -35,7 +35,9 @@ void compare(M net, const Shape& sizes) {
     Tensor z = ddp(input(step, rank()));
     for (int r = 0; r < world_size(); ++r) {
       Tensor y = net(input(step, r));
-      if (r == rank()) EXPECT_TRUE(same(y, z)) << step;
+      if (r == rank()) {
+        EXPECT_TRUE(same(y, z)) << step;
+      }
       (y.sum() / world_size()).backward();
     }
     z.sum().backward();
