@@ -304,7 +304,8 @@ Tensor Reducer::gradient_with_graph(const Entry& e) const {
 void Reducer::finish_with_graph() {
   meet_joined();
   std::vector<uint8_t> flags = exchange_flags();
-  EnableGrad guard;
+  // Who has joined keeps nothing, and there will be no pass back through these: see refuse_second_backward().
+  ModeGuard guard(pass_.joined ? 0 : kGradMode, pass_.joined ? kGradMode : kInferenceMode);
   ReduceOptions o = average();
   o.group = group_;
   for (const std::vector<size_t>& kind : used_by_kind(flags)) {

@@ -167,7 +167,7 @@ void Reducer::check_module(nn::ModuleBase& module) {
                       e.slot, p);
   }
   if (options_.average != Average::samples) return;
-  weigh_statistics(module, this, [weak = weak_from_this()] {
+  weigh_statistics(module, number_, [weak = weak_from_this()] {
     auto self = weak.lock();
     return self ? self->weight_of_pass() : std::nullopt;
   });
@@ -193,7 +193,7 @@ void Reducer::find_buffers(nn::ModuleBase& module) {
                     "the module had {} buffers and has {} now: give it all before it is wrapped", buffer_visits_.size(),
                     met.size());
   std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < met.size(); ++i) buffers_[buffer_visits_[i]].tensor = met[i];
+  for (size_t i = 0; i < met.size(); ++i) buffers_.at(buffer_visits_[i]).tensor = met[i];
 }
 
 void Reducer::watch(const TensorList& outputs) {

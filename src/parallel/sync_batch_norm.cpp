@@ -14,7 +14,7 @@ struct Exchange {
   Group group;
   std::shared_ptr<JoinPart> part = std::make_shared<JoinPart>();
   WeightSource weight;  // see Note [Weights of losses that depend on each other]
-  const void* weighs = nullptr;
+  uint64_t weighs = 0;  // whose it is
 
   explicit Exchange(const Group& g) : group(g.defined() ? g : world()) {
     part->shadow = [group = group](int64_t mode) { shadow(group, mode); };
@@ -126,12 +126,12 @@ Joinable joinable_of(const nn::StatisticsSource& source) {
 }
 
 template <class Layer>
-void set_weight(nn::ModuleBase& module, const void* who, const WeightSource& weight) {
+void set_weight(nn::ModuleBase& module, uint64_t number, const WeightSource& weight) {
   auto* layer = dynamic_cast<Layer*>(&module);
   const auto* source = layer && layer->statistics ? layer->statistics->template target<Source>() : nullptr;
-  if (!source || source->exchange->weighs == who) return;
+  if (!source || source->exchange->weighs == number) return;
   source->exchange->weight = weight;
-  source->exchange->weighs = who;
+  source->exchange->weighs = number;
 }
 
 template <class Layer>
@@ -149,12 +149,12 @@ SyncBatchNorm::SyncBatchNorm(int64_t channels, const nn::BatchNormOptions& optio
 }
 SyncBatchNorm::operator Joinable() const { return joinable_of(*statistics); }
 
-void weigh_statistics(nn::ModuleBase& module, const void* who, const WeightSource& weight) {
+void weigh_statistics(nn::ModuleBase& module, uint64_t number, const WeightSource& weight) {
   for (auto& [name, m] : module.named_modules()) {
-    set_weight<SyncBatchNorm>(*m, who, weight);
-    set_weight<nn::BatchNorm1d>(*m, who, weight);
-    set_weight<nn::BatchNorm2d>(*m, who, weight);
-    set_weight<nn::BatchNorm3d>(*m, who, weight);
+    set_weight<SyncBatchNorm>(*m, number, weight);
+    set_weight<nn::BatchNorm1d>(*m, number, weight);
+    set_weight<nn::BatchNorm2d>(*m, number, weight);
+    set_weight<nn::BatchNorm3d>(*m, number, weight);
   }
 }
 

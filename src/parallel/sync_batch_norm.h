@@ -17,7 +17,8 @@ namespace tutti::parallel {
 
 /// The weight of this rank in the backward pass that runs; none: all count the same.
 using WeightSource = std::function<std::optional<double>()>;
-/// For all batch norms over ranks that are in the module. `who` tells sources apart: it is set once for each.
-void weigh_statistics(nn::ModuleBase& module, const void* who, const WeightSource& weight);
+/// For all batch norms over ranks that are in the module. `number` tells sources apart, and is never 0: each is set
+/// once.
+void weigh_statistics(nn::ModuleBase& module, uint64_t number, const WeightSource& weight);
 
 }  // namespace tutti::parallel

@@ -392,6 +392,24 @@ TUTTI_RANK_TEST(Ddp, UnevenBatchesBySamples) {
   }
 }
 
+TUTTI_RANK_TEST(Ddp, ARankWithoutSamplesCountsForNothing) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  DistributedDataParallel ddp(net, {.bucket_bytes = 300, .average = parallel::Average::samples});
+  for (uint64_t step = 0; step < 3 && world_size() > 1; ++step) {
+    net.zero_grad();
+    whole.zero_grad();
+    ddp.set_samples(rank() == 0 ? 0 : 2);
+    Tensor x = numbers({2 * world_size(), 6}, step);
+    // The mean of no numbers is none.
+    ddp(mine(x, 2).narrow(0, 0, rank() == 0 ? 0 : 2)).square().mean().backward();
+    whole(x.narrow(0, 2, 2 * (world_size() - 1))).square().mean().backward();
+    expect_same_gradients(ddp, whole);
+  }
+  ddp.set_samples(0);
+  EXPECT_THAT(message_of<Error>([&] { ddp(numbers({2, 6}, 1)).square().mean().backward(); }),
+              HasSubstr("the weights of all ranks are 0"));
+}
+
 // Several parts without averaging, of other sizes on every rank: all samples count the same.
 TUTTI_RANK_TEST(Ddp, SamplesOfSeveralPartsAddUp) {
   Mlp net = seeded<Mlp>(), whole = net.clone();
