@@ -305,7 +305,7 @@ void Reducer::finish_with_graph() {
   meet_joined();
   std::vector<uint8_t> flags = exchange_flags();
   // Who has joined keeps nothing, and there will be no pass back through these: see refuse_second_backward().
-  ModeGuard guard(pass_.joined ? 0 : kGradMode, pass_.joined ? kGradMode : kInferenceMode);
+  ModeGuard guard(pass_.joined ? 0 : uint32_t{kGradMode}, pass_.joined ? kGradMode : kInferenceMode);
   ReduceOptions o = average();
   o.group = group_;
   for (const std::vector<size_t>& kind : used_by_kind(flags)) {

@@ -37,6 +37,8 @@ class Work {
   void then(std::function<void()> f);
   /// (of the library) Sees to it that the work ends though nobody waits for it.
   Work watched() &&;
+  /// (of the library) Nothing sees to that any more: it may stay open for as long as its group lives.
+  void leave_alone();
 
  private:
   std::shared_ptr<comm::WorkState> state_;

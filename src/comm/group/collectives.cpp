@@ -570,6 +570,9 @@ bool Work::cancel() {
   state_->observe();
   return true;
 }
+void Work::leave_alone() {
+  if (state_) state_->alone.store(true);
+}
 Work Work::watched() && {
   if (state_) comm::Watch::instance().add(state_, group_);
   return std::move(*this);

@@ -82,6 +82,8 @@ std::vector<int64_t> wait_for_all(const Group& group, const MessageOptions& o, C
     messages.push_back(send_op(mask_of(1), k, with_tag(o, kHello)));
   }
   std::vector<Work> works = batch_messages(messages);
+  // What comes too late is still taken in, so that it does not meet the next barrier.
+  for (Work& work : works) work.leave_alone();
   Tensor verdict = mask_of(group.size());
   auto* absent = verdict.data<uint8_t>();
   for (size_t k = 1; k < static_cast<size_t>(group.size()); ++k) {
@@ -100,6 +102,7 @@ std::vector<int64_t> ask_first(const Group& group, const MessageOptions& o, Cloc
   Tensor verdict = mask_of(group.size()), answer = mask_of(1);
   std::vector<Work> works =
       batch_messages({recv_op(mask_of(1), 0, with_tag(o, kHello)), recv_op(verdict, 0, with_tag(o, kVerdict))});
+  for (Work& work : works) work.leave_alone();
   bool came = came_before(works[0], deadline);
   answer.fill_(came ? kHere : kGone);
   send_async(answer, 0, with_tag(o, kAnswer));
@@ -115,9 +118,10 @@ Arrivals monitored_barrier(const CollectiveOptions& options) {
   Group group = options.group.defined() ? options.group : world();
   check<ValueError>(group.rank() >= 0, "monitored_barrier", "rank {} is not a member of this group of ranks {}",
                     tutti::rank(), Shape(std::vector<int64_t>(group.ranks().begin(), group.ranks().end())));
-  auto timeout = options.timeout.value_or(group.handle()->group->timeout());
+  auto timeout = comm::bounded(options.timeout.value_or(group.handle()->group->timeout()));
   auto begin = Clock::now();
-  MessageOptions message{.group = group, .timeout = timeout, .place = options.place};
+  // Deadlines are this function's: a message whose time is over would fail the world.
+  MessageOptions message{.group = group, .timeout = std::chrono::milliseconds::max(), .place = options.place};
   std::vector<int64_t> absent = group.rank() == 0 ? wait_for_all(group, message, begin + timeout)
                                                   : ask_first(group, message, begin + timeout, timeout);
   if (!absent.empty()) missing(absent, group, timeout);

@@ -26,7 +26,7 @@ void Watch::add(const std::shared_ptr<WorkState>& work, const std::shared_ptr<Tr
 bool Watch::look_after(const Watched& watched) {
   auto work = watched.work.lock();
   auto group = watched.group.lock();
-  if (!work || !group || work->done()) return false;
+  if (!work || !group || work->done() || work->alone.load()) return false;
   if (work->waiters.load() > 0) return true;
   bool late = Clock::now() >= watched.deadline;
   try {

@@ -45,6 +45,7 @@ class WorkState {
   void observe() { observed_.store(true); }
   /// f runs in the context of who calls this, and what it throws becomes the work's error, if it has none.
   void then(std::function<void()> f);
+  std::atomic<bool> alone{false};  // see Work::leave_alone()
   std::atomic<int> waiters{0};  // threads in Work::wait(), which sees to timeouts itself
 
  private:
