@@ -9,6 +9,7 @@
 #include "base/workers.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -182,6 +183,29 @@ void GraphTask::settle(Pending& p) {
   p.arrivals.clear();
 }
 
+void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const NodeRun& how) {
+  bool hooks = node.has_hooks() && !how.ends;
+  if (!how.ends) node.before(outputs);
+  if (hooks) {
+    Gradients list(outputs.begin(), outputs.end());
+    node.hooks().before.each([&](auto& hook) { hook(list); });
+    take_changed("register_pre_hook", outputs, list);
+    node.hooks().retain.each([&](auto& hook) { hook(list); });
+  }
+  if (how.seen) how.seen(outputs);
+  if (!how.needed) return;
+  Gradients seen;
+  if (node.has_hooks()) seen.assign(outputs.begin(), outputs.end());
+  node.run(outputs, inputs);
+  if (node.has_hooks()) {
+    Gradients list(inputs.begin(), inputs.end());
+    node.hooks().after.each([&](auto& hook) { hook(list, seen); });
+    take_changed("register_post_hook", inputs, list);
+  }
+  if (context().modes & kAnomalyMode) [[unlikely]]
+    check_finite(node, inputs);
+}
+
 void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   Pending& p = pending_[index];
   Ref<Node> node = p.node;
@@ -191,29 +215,17 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   GradientBuffer outputs = std::move(p.gradients);
   GradientBuffer inputs(node->edges.size());
   if (any) {
-    node->before(outputs);
-    if (node->has_hooks()) {
-      Gradients list(outputs.begin(), outputs.end());
-      node->hooks().before.each([&](auto& hook) { hook(list); });
-      take_changed("register_pre_hook", outputs, list);
-      node->hooks().retain.each([&](auto& hook) { hook(list); });
-    }
+    NodeRun how{.needed = needed, .ends = captured && !options_.captures_only};
     if (captured)
-      for (auto& c : captures_)
-        if (c.node == node) c.gradient = outputs[c.output];
-    if (needed) {
-      Gradients seen;
-      if (node->has_hooks()) seen.assign(outputs.begin(), outputs.end());
-      node->run(outputs, inputs);
-      if (node->has_hooks()) {
-        Gradients list(inputs.begin(), inputs.end());
-        node->hooks().after.each([&](auto& hook) { hook(list, seen); });
-        take_changed("register_post_hook", inputs, list);
-      }
-      if (context().modes & kAnomalyMode) [[unlikely]]
-        check_finite(*node, inputs);
-      if (!options_.keep_graph) node->free_saved();
-    }
+      how.seen = [&](const GradientBuffer& gradients) {
+        for (auto& c : captures_)
+          if (c.node == node) c.gradient = gradients[c.output];
+      };
+    Tracer* tracer = tracing();
+    if (!tracer || how.ends || !needed ||
+        !tracer->node(*node, outputs.span(), inputs.span(), [&] { run_node(*node, outputs, inputs, how); }))
+      run_node(*node, outputs, inputs, how);
+    if (needed && !options_.keep_graph) node->free_saved();
   }
   outputs.clear();
   if (lock) lock->lock();

@@ -107,6 +107,14 @@ class GraphTask {
   std::vector<std::function<void(bool)>> callbacks_;  // of the outermost task: see after_backward()
 };
 
+/// What a pass does with one node: hooks before it, the node, hooks after it. `ends`: a place where a pass within
+/// another one ends; what happens there is the outer one's.
+struct NodeRun {
+  bool needed = true, ends = false;
+  std::function<void(const GradientBuffer&)> seen = {};  // called with the gradients when hooks have changed them
+};
+void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const NodeRun& how = {});
+
 /// From within a hook or node: calls f when the backward pass that this thread works for has run, before it returns.
 /// The pass is the outermost: one that a node starts itself (checkpointing) is part of it. f is told whether it went
 /// well; if so, what f throws is thrown by the pass. False, and nothing will be called: there is no pass, or it is one

@@ -11,5 +11,7 @@ bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Att
 
 /// Copies values, converting dtype; shapes must agree. No autograd.
 void copy_into(const Tensor& to, const Tensor& from);
+/// The operator behind Tensor::copy_(): its input is copied into the output, which must be given.
+const Operator& copy_operator();
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -71,6 +72,7 @@ struct Draft {
   /// Memory that is only read.
   Piece in(const Tensor& x) {
     checked(x);
+    if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
     Tensor c = x.detach().contiguous();
     keep.push_back(c);
     return {c.raw_data(), c.numel()};
@@ -78,6 +80,7 @@ struct Draft {
   /// Memory that is written, and read if `reads`.
   Piece out(const Tensor& x, bool reads) {
     checked(x);
+    if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
     check<GradError>(!grad_enabled() || !x.requires_grad(), comm::name(call.kind),
                      "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
     if (x.is_contiguous()) {

@@ -11,6 +11,7 @@
 #include "comm/launch/launch.h"
 #include "comm/transport/transport.h"
 #include "tutti/io/file.h"
+#include "tutti/trace.h"
 
 namespace tutti::comm {
 namespace {
@@ -77,6 +78,7 @@ void RankGroup::carry_out(uint64_t entry, const Begin& begin) {
 }
 
 void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
+  if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
   if (state->faults.active() && !meet_faults(call)) return;
   uint64_t entry = state->record.begin(id_, next_, call);
   carry_out(entry, [&] { group->run(rank, std::move(call), timeout); });
@@ -84,6 +86,7 @@ void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
 }
 
 void RankGroup::start(Call call, const std::shared_ptr<WorkState>& work) {
+  if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
   if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
   work->owner = state;
   work->record = state->record.begin(id_, next_, call);

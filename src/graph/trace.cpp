@@ -1,0 +1,196 @@
+// Tracing a function, and what of its run must be known to do the same again.
+#include <algorithm>
+
+#include "base/check.h"
+#include "graph/function.h"
+#include "graph/passes/passes.h"
+
+namespace tutti::graph {
+namespace {
+
+using tutti::detail::Invocation;
+
+bool same_edge(const Edge& a, const Edge& b) { return a.node == b.node && (!a.node || a.output == b.output); }
+
+// Turns a finished run into an entry.
+class Describer {
+ public:
+  Describer(Trace& trace, std::unordered_map<const TensorImpl*, Edge>& before, bool recording)
+      : trace_(trace), entry_(*trace.entry), recorder_(*trace.recorder), before_(before), recording_(recording) {}
+
+  void run() {
+    for (const auto& leaf : recorder_.leaves()) {
+      const Input* in = recorder_.graph().input_of(leaf.value);
+      bool is_input = in && find(leaf.tensor) == leaf.value;
+      entry_.leaf_inputs.push_back(is_input ? *in : Input{.origin = Origin::constant});
+    }
+    for (const Tensor& out : trace_.outputs) entry_.results.push_back(describe_result(out));
+    entry_.value_count = recorder_.graph().outputs.size();
+    entry_.value_roots = trace_.roots.size();
+    for (size_t k = 0; k < recorder_.leaves().size(); ++k) {
+      if (entry_.leaf_inputs[k].origin != Origin::constant) continue;
+      recorder_.output(recorder_.leaves()[k].tensor);
+      ++entry_.leaf_count;
+    }
+    if (recording_) {
+      find_mutated();
+      find_targets();
+    }
+    entry_.random = recorder_.drew_random();
+    for (auto& [value, present] : recorder_.gradients())
+      entry_.gradients.emplace_back(*recorder_.graph().input_of(value), present);
+    entry_.traced = finish_graph(recorder_);
+    find_purity();
+  }
+
+ private:
+  ValueId find(const Tensor& t) const {
+    for (const auto& m : recorder_.met())
+      if (m.tensor.is_same(t)) return m.value;
+    return kNone;
+  }
+  size_t leaf_of(const Tensor& t) const {
+    const auto& leaves = recorder_.leaves();
+    return static_cast<size_t>(
+        std::find_if(leaves.begin(), leaves.end(), [&](auto& l) { return l.tensor.is_same(t); }) - leaves.begin());
+  }
+
+  Result describe_result(const Tensor& out) {
+    if (!out.defined()) return {};
+    const Graph& graph = recorder_.graph();
+    if (size_t k = leaf_of(out); k < recorder_.leaves().size())
+      return {.kind = Result::leaf, .index = static_cast<int32_t>(k)};
+    if (ValueId v = find(out); v != kNone) return {.kind = Result::input, .of = *graph.input_of(v)};
+    auto index = static_cast<int32_t>(graph.outputs.size());
+    ValueId v = recorder_.output(out);
+    Result r{.kind = Result::value, .index = index};
+    find_chain(v, r);
+    if (r.kind == Result::view) return r;
+    if (recording_ && out.requires_grad()) {
+      r.root = static_cast<int32_t>(trace_.roots.size());
+      trace_.roots.push_back(gradient_edge(out));
+    }
+    for (const auto& m : recorder_.met()) r.aliases = r.aliases || m.tensor.shares_storage(out);
+    for (const Tensor& other : trace_.outputs)
+      r.aliases = r.aliases || (!other.is_same(out) && other.shares_storage(out));
+    return r;
+  }
+
+  // A result that views alone lead to from an input.
+  void find_chain(ValueId v, Result& r) const {
+    const Graph& graph = recorder_.graph();
+    std::vector<Node> chain;
+    while (graph.values[at(v)].producer != kNone) {
+      const Node& n = graph.nodes[at(graph.values[at(v)].producer)];
+      if (n.kind != Kind::call || n.op->view_of < 0) return;
+      chain.push_back(n);
+      v = n.inputs[static_cast<size_t>(n.op->view_of)];
+    }
+    const Input* in = graph.input_of(v);
+    if (!in || in->origin == Origin::constant || in->origin == Origin::saved) return;
+    std::reverse(chain.begin(), chain.end());
+    r.kind = Result::view;
+    r.of = *in;
+    r.chain = std::move(chain);
+  }
+
+  // Inputs that were written by something with a gradient: their history now ends in this function.
+  void find_mutated() {
+    for (const auto& m : recorder_.met()) {
+      if (leaf_of(m.tensor) < recorder_.leaves().size()) continue;
+      Edge now = gradient_edge(m.tensor);
+      if (same_edge(now, before_[impl(m.tensor)])) continue;
+      if (m.tensor.is_view()) {
+        entry_.live = "it writes, with gradients, a view that was made outside";
+        continue;
+      }
+      trace_.roots.push_back(now);
+      entry_.mutated.push_back(*recorder_.graph().input_of(m.value));
+    }
+  }
+
+  void find_targets() {
+    for (const auto& m : recorder_.met()) {
+      Edge& edge = before_[impl(m.tensor)];
+      if (!edge.node) continue;
+      entry_.targets.push_back({.input = *recorder_.graph().input_of(m.value)});
+      trace_.targets.push_back(edge);
+    }
+    for (size_t k = 0; k < recorder_.leaves().size(); ++k) {
+      entry_.targets.push_back({.leaf = static_cast<int32_t>(k)});
+      trace_.targets.push_back(gradient_edge(recorder_.leaves()[k].tensor));
+    }
+  }
+
+  void find_purity() {
+    const Graph& graph = entry_.traced;
+    std::vector<bool> outside = outside_memories(graph);
+    for (const Node& n : graph.nodes) {
+      entry_.pure = entry_.pure && (n.kind <= Kind::empty || n.kind == Kind::version);
+      for (size_t i = 0; i < n.outputs.size(); ++i)
+        entry_.pure = entry_.pure && !(n.is_written(i) && outside[at(graph.memory_of(n.outputs[i]))]);
+    }
+  }
+
+  Trace& trace_;
+  Entry& entry_;
+  Recorder& recorder_;
+  std::unordered_map<const TensorImpl*, Edge>& before_;
+  bool recording_;
+};
+
+}  // namespace
+
+Tensor find_input(const Input& input, const Graph& graph, const TensorList& arguments) {
+  switch (input.origin) {
+    case Origin::argument:
+      return arguments[at(input.index)];
+    case Origin::gradient:
+      return find_input(*graph.input_of(input.index), graph, arguments).grad();
+    default:
+      return input.tensor;
+  }
+}
+
+Graph finish_graph(Recorder& recorder) {
+  Graph graph = recorder.graph();
+  std::vector<bool> written = written_memories(graph), keep(graph.nodes.size(), true);
+  for (Input& in : graph.inputs) in.fresh = in.origin == Origin::constant && written[at(graph.memory_of(in.value))];
+  for (size_t k = 0; k < keep.size(); ++k)
+    keep[k] = graph.nodes[k].kind != Kind::empty || !graph.nodes[k].outputs.empty();
+  keep_nodes(graph, keep);
+  return graph;
+}
+
+Program make_program(Graph graph, const std::string& name) {
+  optimise(graph);
+  Program p;
+  p.graph = std::make_shared<const Graph>(std::move(graph));
+  p.run = backend(name).compile(p.graph);
+  return p;
+}
+
+Trace trace_function(const std::string& name, const Invocation& call) {
+  Trace trace{.recorder = std::make_shared<Recorder>(name),
+              .outputs = {},
+              .roots = {},
+              .targets = {},
+              .entry = std::make_shared<Entry>()};
+  trace.entry->name = name;
+  bool recording = grad_enabled();
+  std::unordered_map<const TensorImpl*, Edge> before;
+  trace.recorder->on_input = [&](const Tensor& x) {
+    if (recording) before.emplace(impl(x), gradient_edge(x));
+  };
+  for (size_t i = 0; i < call.tensors.size(); ++i)
+    if (call.tensors[i].defined() && !call.tensors[i].is_number()) trace.recorder->argument(call.tensors[i], i);
+  {
+    TraceGuard tracing(*trace.recorder);
+    trace.outputs = call.body(call.tensors);
+  }
+  Describer(trace, before, recording).run();
+  trace.recorder->on_input = nullptr;
+  return trace;
+}
+
+}  // namespace tutti::graph

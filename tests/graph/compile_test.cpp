@@ -1,0 +1,299 @@
+// compile(): forward, backward, guards, what cannot be traced.
+#include "tutti/compile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/compare.h"
+#include "tests/support/expect.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+using test::identical;
+using testing::HasSubstr;
+
+Tensor leaf(const Shape& sizes, uint64_t seed) {
+  manual_seed(seed);
+  return randn(sizes, {.dtype = f64}).requires_grad_();
+}
+
+TEST(Compile, RunsTheGraphAfterTheFirstCall) {
+  auto f = compile([](const Tensor& x, const Tensor& y) { return tanh(x * 2 + y).sum(); });
+  Tensor x = leaf({3, 4}, 1).detach(), y = leaf({4}, 2).detach();
+  for (int i = 0; i < 3; ++i) {
+    Tensor wanted = tanh(x * 2 + y).sum();
+    EXPECT_TRUE(identical(f(x, y), wanted));
+    x.add_(1);
+  }
+  EXPECT_EQ(f.stats().traces, 1);
+  EXPECT_EQ(f.stats().runs, 2);
+  EXPECT_EQ(f.stats().forward_graphs, 1);
+  EXPECT_EQ(f.stats().recompilations, 0);
+}
+
+TEST(Compile, GradientsAreEagers) {
+  auto f = [](const Tensor& x, const Tensor& w) { return gelu(matmul(x, w)).sin().mean(); };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({5, 3}, i), w = leaf({3, 2}, i + 10), x2 = x.detach().clone().requires_grad_(),
+           w2 = w.detach().clone().requires_grad_();
+    Tensor a = f(x, w), b = compiled(x2, w2);
+    EXPECT_TRUE(identical(b, a));
+    a.backward();
+    b.backward();
+    EXPECT_TRUE(identical(x2.grad(), x.grad()));
+    EXPECT_TRUE(identical(w2.grad(), w.grad()));
+  }
+  EXPECT_EQ(compiled.stats().traces, 1);
+  EXPECT_EQ(compiled.stats().backward_graphs, 1);
+  EXPECT_EQ(compiled.stats().fallbacks, 0);
+}
+
+TEST(Compile, ACallBeforeTheFirstBackwardCanStillBeDifferentiated) {
+  Tensor w = leaf({3}, 1);
+  auto f = compile([&](const Tensor& x) { return (x * w).exp().sum(); });
+  Tensor x = leaf({3}, 2);
+  Tensor first = f(x), second = f(x);
+  second.backward();
+  EXPECT_EQ(f.stats().fallbacks, 1);
+  Tensor wanted = grad((x * w).exp().sum(), w);
+  EXPECT_TRUE(identical(w.grad(), wanted));
+  w.zero_grad();
+  first.backward();
+  EXPECT_TRUE(identical(w.grad(), wanted));
+  w.zero_grad();
+  f(x).backward();
+  EXPECT_TRUE(identical(w.grad(), wanted));
+  EXPECT_EQ(f.stats().fallbacks, 1);
+}
+
+TEST(Compile, GradientsOfGradients) {
+  auto f = [](const Tensor& x) { return (x * x * x).sin().sum(); };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 3; ++i) {
+    Tensor x = leaf({4}, i);
+    auto second = [&](auto& g) {
+      Tensor first = grad(g(x), x, {.create_graph = true});
+      return grad((first * first).sum(), x);
+    };
+    EXPECT_TRUE(identical(second(compiled), second(f)));
+    compiled(x).backward();
+  }
+  EXPECT_TRUE(gradgradcheck([&](const TensorList& xs) { return TensorList{compiled(xs[0])}; }, {leaf({3}, 9)}));
+}
+
+TEST(Compile, TakesAndGivesTrees) {
+  struct Pair {
+    Tensor a;
+    double scale = 1;
+    TUTTI_FIELDS(a, scale)
+  };
+  auto f = compile([](const std::vector<Tensor>& xs, const Pair& p) {
+    std::map<std::string, Tensor> result;
+    result["sum"] = xs[0] + xs[1] * p.scale;
+    result["a"] = p.a;
+    return result;
+  });
+  Tensor x = ones({2}), y = full({2}, 3.0), a = zeros({1});
+  for (int i = 0; i < 2; ++i) {
+    auto r = f(std::vector{x, y}, Pair{a, 2});
+    EXPECT_TRUE(identical(r["sum"], full({2}, 7.0)));
+    EXPECT_TRUE(r["a"].is_same(a)) << "an argument that is returned is itself";
+  }
+  EXPECT_TRUE(identical(f(std::vector{x, y}, Pair{a, 3})["sum"], full({2}, 10.0)));
+  EXPECT_EQ(f.stats().recompilations, 1) << "another number is another graph";
+}
+
+TEST(Compile, GuardsShapesDtypesGradientsAndModes) {
+  auto f = compile([](const Tensor& x) { return x.exp() + 1; });
+  f(ones({2}));
+  f(ones({2}));
+  EXPECT_EQ(f.stats().forward_graphs, 1);
+  f(ones({3}));
+  EXPECT_EQ(f.stats().forward_graphs, 2);
+  f(ones({3}, f64));
+  EXPECT_EQ(f.stats().forward_graphs, 3);
+  f(ones({3}, f64).requires_grad_());
+  EXPECT_EQ(f.stats().forward_graphs, 4);
+  {
+    NoGrad no_grad;
+    f(ones({3}, f64).requires_grad_());
+    EXPECT_EQ(f.stats().forward_graphs, 5);
+  }
+  f(ones({3, 2}, f64).t());
+  EXPECT_EQ(f.stats().forward_graphs, 6);
+  EXPECT_THAT(f.explain(), HasSubstr("argument 0: f32[3]"));
+  EXPECT_THAT(f.explain(), HasSubstr("requires a gradient"));
+  EXPECT_EQ(f.stats().recompilations, 5);
+}
+
+TEST(Compile, CapturedTensorsKeepTheirIdentityAndMayChangeTheirValues) {
+  Tensor w = ones({2}), other = full({2}, 5.0);
+  Tensor* now = &w;
+  auto f = compile([&](const Tensor& x) { return x * *now; }, {.watch = [&] { return TensorList{*now}; }});
+  Tensor x = full({2}, 3.0);
+  f(x);
+  w.add_(1);
+  EXPECT_TRUE(identical(f(x), full({2}, 6.0)));
+  now = &other;
+  EXPECT_TRUE(identical(f(x), full({2}, 15.0)));
+  EXPECT_EQ(f.stats().forward_graphs, 2);
+}
+
+TEST(Compile, ReadingAValueIsAnErrorThatNamesTheLine) {
+  auto f = compile([](const Tensor& x) { return x.sum().item<float>() > 0 ? x : -x; });
+  try {
+    f(ones({2}));
+    FAIL() << "a value was read";
+  } catch (const TraceError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("item()"));
+#ifdef TUTTI_TEST_EXPECTS_LINES
+    EXPECT_THAT(e.what(), HasSubstr("compile_test.cpp:"));
+#endif
+  }
+  EXPECT_THROW(compile([](const Tensor& x) { return nonzero(x); })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return manual_seed(1), x + rand({2}); })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return to_string(x), x; })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return x.data<float>()[0] = 1, x; })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return x; }, {.backend = "nothing"}), ValueError);
+}
+
+TEST(Compile, RandomNumbersAreDrawnEachTime) {
+  auto f = compile([](const Tensor& x) { return dropout(x, 0.5) + rand({4}); });
+  Tensor x = ones({4});
+  for (int i = 0; i < 3; ++i) {
+    manual_seed(static_cast<uint64_t>(i));
+    Tensor got = f(x);
+    manual_seed(static_cast<uint64_t>(i));
+    EXPECT_TRUE(identical(got, dropout(x, 0.5) + rand({4})));
+  }
+}
+
+TEST(Compile, WritesArgumentsAndTheirViews) {
+  auto f = [](Tensor x, Tensor y) {
+    x.add_(1);
+    y.narrow(0, 1, 2).mul_(x.narrow(0, 0, 2));
+    Tensor z = x * 2;
+    z[0].fill_(7);
+    return z;
+  };
+  auto compiled = compile(f);
+  Tensor x = ones({3}), y = full({4}, 2.0), x2 = x.clone(), y2 = y.clone();
+  for (int i = 0; i < 3; ++i) {
+    uint64_t before = x2.version();
+    EXPECT_TRUE(identical(compiled(x2, y2), f(x, y)));
+    EXPECT_TRUE(identical(x2, x));
+    EXPECT_TRUE(identical(y2, y));
+    EXPECT_EQ(x2.version(), before + 1);
+  }
+  EXPECT_EQ(compiled.stats().runs, 2);
+}
+
+TEST(Compile, WritesWithGradientsAreFeltOutside) {
+  auto f = [](Tensor x, const Tensor& w) {
+    x.mul_(w);
+    return x.sum();
+  };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 3; ++i) {
+    auto run = [&](auto& g) {
+      Tensor a = leaf({3}, i), w = leaf({3}, i + 5);
+      Tensor x = a * 3;
+      Tensor sum = g(x, w);
+      (x * x + sum).sum().backward();
+      return TensorList{a.grad(), w.grad(), x.detach()};
+    };
+    TensorList wanted = run(f), got = run(compiled);
+    for (size_t k = 0; k < 3; ++k) EXPECT_TRUE(identical(got[k], wanted[k])) << k;
+  }
+}
+
+TEST(Compile, AViewOfAnArgumentIsOneOutsideToo) {
+  auto f = compile([](const Tensor& x) { return x.t().narrow(0, 0, 1); });
+  for (int i = 0; i < 3; ++i) {
+    Tensor a = leaf({2, 3}, 1), x = a * 2;
+    Tensor v = f(x);
+    v.mul_(10);
+    x.sum().backward();
+    Tensor wanted = full({2, 3}, 2, {f64});
+    wanted.narrow(1, 0, 1).mul_(10);
+    EXPECT_TRUE(identical(a.grad(), wanted));
+  }
+}
+
+TEST(Compile, TheStepMayHaveItsBackwardInside) {
+  Tensor w = leaf({3}, 1), w2 = w.detach().clone().requires_grad_();
+  auto f = [](const Tensor& x, const Tensor& p) {
+    Tensor loss = (x * p).sin().sum();
+    loss.backward();
+    return loss.detach();
+  };
+  auto step = compile(f);
+  for (int i = 0; i < 4; ++i) {
+    Tensor x = leaf({3}, 40 + static_cast<uint64_t>(i)).detach();
+    EXPECT_TRUE(identical(step(x, w2), f(x, w)));
+    EXPECT_TRUE(identical(w2.grad(), w.grad()));
+  }
+  EXPECT_EQ(step.stats().forward_graphs, 2) << "no gradient yet, and gradient present\n" << step.explain();
+  EXPECT_EQ(step.stats().traces, 2);
+}
+
+TEST(Compile, ModulesAndWhatTheyTrain) {
+  nn::Linear a(3, 2), b = a.clone();
+  auto net = compile(b);
+  for (int i = 0; i < 3; ++i) {
+    Tensor x = rand({4, 3});
+    a(x).sum().backward();
+    net(x).sum().backward();
+    EXPECT_TRUE(identical(b.weight.grad(), a.weight.grad()));
+    EXPECT_TRUE(identical(b.bias.grad(), a.bias.grad()));
+  }
+  EXPECT_EQ(net.stats().traces, 1);
+  net.function().eval();
+  net(rand({4, 3}));
+  EXPECT_EQ(net.stats().forward_graphs, 2);
+}
+
+TEST(Compile, PrintsGraphsGroupsAndMemory) {
+  auto f = compile([](const Tensor& x) { return (x.exp() * 2 + 1).tanh().sum(); });
+  f(ones({8}));
+  f(ones({8}));
+  std::string text = f.print();
+  EXPECT_THAT(text, HasSubstr("exp(%0)"));
+  EXPECT_THAT(text, HasSubstr("group 0: 5 nodes"));
+  EXPECT_THAT(text, HasSubstr("memory:"));
+  EXPECT_THAT(f.html(), HasSubstr("<table>"));
+}
+
+TEST(Compile, FreesWhatItSaved) {
+  auto f = compile([](const Tensor& x) { return (x * x).sum(); });
+  Tensor x = leaf({4}, 1);
+  for (int i = 0; i < 2; ++i) {
+    Tensor y = f(x);
+    y.backward();
+    EXPECT_THROW(y.backward(), GradError);
+  }
+  Tensor y = f(x);
+  y.backward({.retain_graph = true});
+  y.backward();
+  EXPECT_EQ(f.stats().fallbacks, 0);
+}
+
+TEST(Compile, ASavedArgumentThatWasWrittenIsAnError) {
+  auto f = compile([](const Tensor& x) { return (x * x).sum(); });
+  for (int i = 0; i < 3; ++i) {
+    Tensor a = leaf({4}, 1), x = a * 1;
+    Tensor y = f(x);
+    x.add_(1);
+    if (i == 0)
+      EXPECT_THROW(y.backward(), VersionError);
+    else
+      EXPECT_THROW(y.backward(), GradError);
+    f(leaf({4}, 2) * 1).backward();
+  }
+}
+
+}  // namespace
+}  // namespace tutti
