@@ -21,11 +21,12 @@ class Tracer {
     return false;
   }
 
-  // What happens to tensors outside of operators. Each is told after the fact; most tracers need none of them.
+  // What happens to tensors outside of operators; most tracers need none of it.
   /// Memory that no operator made (empty(), tensor({...})): what it holds is not known.
   virtual void made(const Tensor&) {}
   /// An operator that writes `original` in place has kept a copy of it for its gradient.
   virtual void copied(const Tensor& /*original*/, const Tensor& /*copy*/) {}
+  /// Told before it happens.
   virtual void resized(const Tensor&, size_t /*bytes*/) {}
   virtual void version_read(const Tensor&, uint64_t /*version*/) {}
   virtual void version_set(const Tensor&, uint64_t /*version*/) {}

@@ -81,7 +81,7 @@ void check_finite(const Node& node, const GradientBuffer& gradients) {
 void GraphTask::add_root(const Edge& edge, Tensor gradient) {
   if (edge.node) roots_.emplace_back(edge, std::move(gradient));
 }
-void GraphTask::capture(const Edge& edge) { captures_.push_back({edge.node, edge.output, {}}); }
+void GraphTask::capture(const Edge& edge) { captures_.push_back({edge.node, edge.output, {}, {}}); }
 void GraphTask::expect(const Ref<Node>& node) { expected_.push_back(node); }
 
 uint32_t GraphTask::find(const Node* node) const {
@@ -161,7 +161,9 @@ void GraphTask::push(uint32_t index) {
 
 void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_t sequence, uint32_t edge) {
   Pending& p = pending_[index];
-  if (gradient.defined()) {
+  if (apart(p)) [[unlikely]] {
+    p.arrivals.push_back({sequence, edge, output, std::move(gradient)});
+  } else if (gradient.defined()) {
     p.any = true;
     if (threaded_) {
       p.arrivals.push_back({sequence, edge, output, std::move(gradient)});
@@ -181,6 +183,15 @@ void GraphTask::settle(Pending& p) {
   p.gradients.resize(p.node->outputs);
   for (auto& a : p.arrivals) add_gradient(p.gradients[a.output], std::move(a.gradient), options_.create_graph);
   p.arrivals.clear();
+}
+
+void GraphTask::keep_apart(Pending& p) {
+  if (threaded_)
+    std::sort(p.arrivals.begin(), p.arrivals.end(),
+              [](auto& a, auto& b) { return a.sequence != b.sequence ? a.sequence > b.sequence : a.edge < b.edge; });
+  for (auto& a : p.arrivals)
+    for (auto& c : captures_)
+      if (c.node == p.node && c.output == a.output) c.arrived.push_back(a.gradient);
 }
 
 void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const NodeRun& how) {
@@ -210,6 +221,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   Pending& p = pending_[index];
   Ref<Node> node = p.node;
   bool any = p.any, needed = p.needed, captured = p.captured;
+  if (apart(p)) keep_apart(p);
   if (lock) lock->unlock();
   if (threaded_ && any) settle(p);
   GradientBuffer outputs = std::move(p.gradients);

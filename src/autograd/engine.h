@@ -18,6 +18,7 @@ struct GraphTaskOptions {
   bool keep_graph = false;    // nodes keep what they saved
   bool create_graph = false;  // record the backward pass itself
   bool captures_only = true;  // with captures: run only what leads to them; else run all, but nothing beyond them
+  bool add_captures = true;   // false, where the pass ends: what comes along each edge is kept apart, see arrived()
 };
 
 class GraphTask {
@@ -31,6 +32,8 @@ class GraphTask {
   /// Gradients that reach this edge are kept; see captured() and `captures_only`.
   void capture(const Edge& edge);
   const Tensor& captured(size_t k) const { return captures_[k].gradient; }
+  /// What came along each edge to a captured place, in order; undefined tensors where no gradient did.
+  const TensorList& arrived(size_t k) const { return captures_[k].arrived; }
 
   /// One more gradient for `node` will come by deliver(), from another thread; run() waits for it. Before run().
   void expect(const Ref<Node>& node);
@@ -72,6 +75,7 @@ class GraphTask {
     Ref<Node> node;
     uint32_t output;
     Tensor gradient;
+    TensorList arrived = {};
   };
 
   friend bool after_backward(std::function<void(bool)> f);
@@ -85,6 +89,8 @@ class GraphTask {
   void push(uint32_t index);
   void arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_t sequence, uint32_t edge);
   void settle(Pending& pending);
+  void keep_apart(Pending& pending);
+  bool apart(const Pending& p) const { return p.captured && !options_.captures_only && !options_.add_captures; }
   void evaluate(uint32_t index, std::unique_lock<std::mutex>* lock);
   void run_here();
   void run_workers();

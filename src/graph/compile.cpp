@@ -246,18 +246,31 @@ class CompiledFunction {
     TensorList outputs = trace.outputs;
     if (!entry->pure) state.call.body = nullptr;
     auto node = make_node<CompiledNode>(std::move(state));
-    for (const Edge& edge : trace.targets) node->edges.push_back(edge);
+    add_edges(*node, *entry, trace.targets);
     number_compiled(*node, outputs, trace.roots.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Result& r = entry->results[i];
+      if (r.kind == Result::same) outputs[i] = outputs[static_cast<size_t>(r.index)];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
-    for (size_t k = 0; k < entry->mutated.size(); ++k)
-      rebase_history(find_input(entry->mutated[k], entry->traced, node->call().tensors), Ref<Node>(node.get()),
-                     static_cast<uint32_t>(entry->value_roots + k));
+    rebase_mutated(*entry, node->call(), *node);
+    TensorList late = make_views(*entry, node->call(), false);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (late[i].defined()) outputs[i] = late[i];
     trace.outputs.clear();
     node->set_live(std::move(trace));
     return outputs;
+  }
+
+  static void rebase_mutated(const Entry& entry, const Invocation& call, CompiledNode& node) {
+    for (size_t k = 0; k < entry.mutated.size(); ++k)
+      rebase_history(find_input(entry.mutated[k], entry.traced, call.tensors), Ref<Node>(&node),
+                     static_cast<uint32_t>(entry.value_roots + k));
+  }
+
+  static void add_edges(CompiledNode& node, const Entry& entry, const std::vector<Edge>& targets) {
+    for (size_t i = 0; i < targets.size(); ++i)
+      for (size_t e = 0; e < entry.targets[i].edges; ++e) node.edges.push_back(targets[i]);
   }
 
   static void number_compiled(CompiledNode& node, const TensorList& outputs, size_t roots) {
@@ -309,13 +322,18 @@ class CompiledFunction {
                             ? gradient_edge(find_input(target.input, entry->traced, call.tensors))
                             : Edge());
     }
+    TensorList views = make_views(*entry, call, true);
     TensorList inputs;
     for (const Input& in : program->graph->inputs) inputs.push_back(find_input(in, *program->graph, call.tensors));
     TensorList values = program->run->run(inputs);
     TensorList leaves = make_leaves(*entry, values, call);
     Ref<CompiledNode> node;
     if (differentiable) node = make_replayed(*entry, std::move(*state), std::move(edges), values, leaves);
-    return make_results(*entry, values, leaves, call, node.get());
+    if (node) rebase_mutated(*entry, call, *node);
+    TensorList late = make_views(*entry, call, false);
+    for (size_t i = 0; i < views.size(); ++i)
+      if (!views[i].defined()) views[i] = late[i];
+    return make_results(*entry, values, leaves, views, call, node.get());
   }
 
   static TensorList make_leaves(const Entry& entry, const TensorList& values, const Invocation& call) {
@@ -335,32 +353,41 @@ class CompiledFunction {
         edges[i] = gradient_edge(leaves[static_cast<size_t>(entry.targets[i].leaf)]);
     TensorList saved(values.begin() + static_cast<std::ptrdiff_t>(entry.value_count + entry.leaf_count), values.end());
     auto node = make_node<CompiledNode>(std::move(state));
-    for (Edge& edge : edges) node->edges.push_back(std::move(edge));
+    add_edges(*node, entry, edges);
     number_compiled(*node, values, entry.value_roots + entry.mutated.size());
     node->set_saved(saved);
     return node;
   }
 
+  // By result; those that are no views, or are made at another time, are undefined.
+  static TensorList make_views(const Entry& entry, const Invocation& call, bool early) {
+    TensorList views(entry.results.size());
+    for (size_t i = 0; i < views.size(); ++i) {
+      const Result& r = entry.results[i];
+      if (r.kind == Result::view && r.early == early)
+        views[i] = make_view(r, find_input(r.of, entry.traced, call.tensors));
+    }
+    return views;
+  }
+
   TensorList make_results(const Entry& entry, const TensorList& values, const TensorList& leaves,
-                          const Invocation& call, CompiledNode* node) {
+                          const TensorList& views, const Invocation& call, CompiledNode* node) {
     TensorList outputs;
-    std::vector<Tensor> made(values.size());  // a value that is returned twice is one tensor
     for (const Result& r : entry.results) {
       auto index = static_cast<size_t>(r.index);
       if (r.kind == Result::undefined)
         outputs.emplace_back();
+      else if (r.kind == Result::same)
+        outputs.push_back(Tensor(outputs[index]));
       else if (r.kind == Result::input)
         outputs.push_back(find_input(r.of, entry.traced, call.tensors));
       else if (r.kind == Result::leaf)
         outputs.push_back(leaves[index]);
       else if (r.kind == Result::view)
-        outputs.push_back(make_view(r, find_input(r.of, entry.traced, call.tensors)));
+        outputs.push_back(views[outputs.size()]);
       else
         outputs.push_back(node && r.root != graph::kNone ? with_node(values[index], *node, r) : values[index]);
     }
-    for (size_t k = 0; node && k < entry.mutated.size(); ++k)
-      rebase_history(find_input(entry.mutated[k], entry.traced, call.tensors), Ref<Node>(node),
-                     static_cast<uint32_t>(entry.value_roots + k));
     return outputs;
   }
 

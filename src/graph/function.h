@@ -18,6 +18,7 @@ namespace tutti::graph {
 struct Result {
   enum Kind : uint8_t {
     undefined,
+    same,   // as result `index`
     input,  // an argument or captured tensor itself
     leaf,   // number `index` of the leaves made inside
     view,   // a view of an input: made anew with eager's views, so that writing it is felt there
@@ -26,14 +27,21 @@ struct Result {
   int32_t index = 0;
   Input of = {};                 // the input
   std::vector<Node> chain = {};  // from the input to the view
+  bool early = true;             // the view is made before the graph runs, else after it
   int32_t root = kNone;          // of a value that requires a gradient: which output of the node it is
   bool aliases = false;          // shares memory with inputs or other results
 };
 
 /// Where a gradient goes: to an input, or to a leaf made inside.
+///
+/// Note [Sums of gradients]
+/// Gradients that reach a tensor along several edges are added one after the other, and floating-point sums depend on
+/// that order. So a node of a compiled function has as many edges to a target as the function itself would have had,
+/// and hands on what comes along each, unadded.
 struct Target {
   Input input = {};
   int32_t leaf = kNone;
+  size_t edges = 0;
 };
 
 /// A graph and what runs it.

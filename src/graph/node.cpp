@@ -129,7 +129,7 @@ void CompiledNode::run_graph(const Backward& backward, GradientBuffer& outputs, 
 }
 
 void CompiledNode::run_live(Trace& trace, GradientBuffer& outputs, GradientBuffer& inputs, bool record) {
-  GraphTask task({.keep_graph = true, .create_graph = grad_enabled(), .captures_only = false});
+  GraphTask task({.keep_graph = true, .create_graph = grad_enabled(), .captures_only = false, .add_captures = false});
   for (size_t k = 0; k < trace.roots.size(); ++k)
     if (outputs[k].defined()) task.add_root(trace.roots[k], outputs[k]);
   for (const Edge& edge : trace.targets) task.capture(edge);
@@ -143,7 +143,9 @@ void CompiledNode::run_live(Trace& trace, GradientBuffer& outputs, GradientBuffe
     task.run();
   }
   TensorList results;
-  for (size_t i = 0; i < trace.targets.size(); ++i) results.push_back(task.captured(i));
+  for (size_t i = 0; i < trace.targets.size(); ++i)
+    for (size_t e = 0; e < state_.entry->targets[i].edges; ++e)
+      results.push_back(e < task.arrived(i).size() ? task.arrived(i)[e] : Tensor());
   if (record) add_backward(trace, recorder, outputs, results);
   for (size_t i = 0; i < inputs.size() && i < results.size(); ++i)
     if (edges[i].node) inputs[i] = results[i];

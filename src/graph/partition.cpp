@@ -73,6 +73,7 @@ class Partition {
       n.group = kNone;
       for (ValueId& u : n.inputs)
         if (u != kNone) u = bring(u, here);
+      if (!here.count(v)) here[v] = backward_.add_value(forward_.type(v), kNone, kNone);
       ValueId out = here.at(v);
       n.outputs = {out};
       Value& value = backward_.values[at(out)];

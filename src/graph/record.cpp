@@ -126,7 +126,7 @@ void Recorder::settle(Memory& memory, ValueId v, Use use) {
   if (!memory.unwritten || use == Use::view) return;
   memory.unwritten = false;
   ValueId first = graph_.memory_of(v);
-  if (use == Use::write) return;
+  if (use == Use::write && graph_.type(v) == graph_.type(first)) return;
   // The node `empty` becomes a constant; what the memory holds now is what host code has put there.
   Tensor whole = tensors_[static_cast<size_t>(first)], copy;
   {

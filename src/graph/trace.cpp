@@ -57,6 +57,8 @@ class Describer {
 
   Result describe_result(const Tensor& out) {
     if (!out.defined()) return {};
+    for (size_t i = 0; i < entry_.results.size(); ++i)
+      if (trace_.outputs[i].is_same(out)) return {.kind = Result::same, .index = static_cast<int32_t>(i)};
     const Graph& graph = recorder_.graph();
     if (size_t k = leaf_of(out); k < recorder_.leaves().size())
       return {.kind = Result::leaf, .index = static_cast<int32_t>(k)};
@@ -65,7 +67,10 @@ class Describer {
     ValueId v = recorder_.output(out);
     Result r{.kind = Result::value, .index = index};
     find_chain(v, r);
-    if (r.kind == Result::view) return r;
+    if (r.kind == Result::view) {
+      place_view(r);
+      return r;
+    }
     if (recording_ && out.requires_grad()) {
       r.root = static_cast<int32_t>(trace_.roots.size());
       trace_.roots.push_back(gradient_edge(out));
@@ -94,10 +99,40 @@ class Describer {
     r.chain = std::move(chain);
   }
 
+  // Gradients are added in the order of nodes (see Note [Sums of gradients]), so that a view comes before the one node
+  // of the function or after it, as it came before or after all other uses of its input. Where it came between, only
+  // the function itself gives the same sums.
+  void place_view(Result& r) {
+    const Graph& graph = recorder_.graph();
+    const Recorder::Met& of = find_met(r.of.value);
+    if (!recording_ || r.chain.empty() || !(of.requires_grad || of.tensor.requires_grad())) return;
+    int32_t made = graph.values[at(r.chain[0].outputs[0])].producer;
+    bool before = false, after = false;
+    for (size_t k = 0; k < graph.nodes.size(); ++k) {
+      const Node& n = graph.nodes[k];
+      if (static_cast<int32_t>(k) == made || n.kind != Kind::call || !n.op->gradient) continue;
+      if (std::find(n.inputs.begin(), n.inputs.end(), r.of.value) == n.inputs.end()) continue;
+      (static_cast<int32_t>(k) < made ? before : after) = true;
+    }
+    r.early = !before;
+    for (const Node& link : r.chain)
+      for (const Node& n : graph.nodes) {
+        bool next = n.op && n.op->view_of >= 0 && &link != &r.chain.back() && n.outputs == (&link + 1)->outputs;
+        bool uses = std::find(n.inputs.begin(), n.inputs.end(), link.outputs[0]) != n.inputs.end();
+        if (uses && !next && n.op && n.op->gradient) before = after = true;
+      }
+    if (before && after)
+      entry_.live = "it returns a view of an argument and uses the view, or the argument before and after it, as well";
+  }
+  const Recorder::Met& find_met(ValueId v) const {
+    return *std::find_if(recorder_.met().begin(), recorder_.met().end(), [&](auto& m) { return m.value == v; });
+  }
+
   // Inputs that were written by something with a gradient: their history now ends in this function.
   void find_mutated() {
     for (const auto& m : recorder_.met()) {
-      if (leaf_of(m.tensor) < recorder_.leaves().size()) continue;
+      if (leaf_of(m.tensor) < recorder_.leaves().size() || (m.requires_grad && !before_.count(impl(m.tensor))))
+        continue;
       Edge now = gradient_edge(m.tensor);
       if (same_edge(now, before_[impl(m.tensor)])) continue;
       if (m.tensor.is_view()) {
@@ -111,14 +146,40 @@ class Describer {
 
   void find_targets() {
     for (const auto& m : recorder_.met()) {
-      Edge& edge = before_[impl(m.tensor)];
-      if (!edge.node) continue;
+      bool was_leaf = !before_.count(impl(m.tensor));
+      if (!m.requires_grad || (was_leaf && leaf_of(m.tensor) < recorder_.leaves().size())) continue;
+      Edge edge = was_leaf ? gradient_edge(m.tensor) : before_[impl(m.tensor)];
       entry_.targets.push_back({.input = *recorder_.graph().input_of(m.value)});
       trace_.targets.push_back(edge);
     }
     for (size_t k = 0; k < recorder_.leaves().size(); ++k) {
       entry_.targets.push_back({.leaf = static_cast<int32_t>(k)});
       trace_.targets.push_back(gradient_edge(recorder_.leaves()[k].tensor));
+    }
+    count_edges();
+  }
+
+  // See Note [Sums of gradients].
+  void count_edges() {
+    std::unordered_map<const tutti::Node*, bool> seen;
+    for (const Edge& e : trace_.targets)
+      if (e.node) seen[e.node.get()] = true;
+    std::vector<const tutti::Node*> open;
+    auto follow = [&](const Edge& edge) {
+      for (size_t i = 0; i < trace_.targets.size(); ++i)
+        if (same_edge(trace_.targets[i], edge)) {
+          ++entry_.targets[i].edges;
+          break;  // one tensor under two names is one target
+        }
+      if (seen.emplace(edge.node.get(), true).second) open.push_back(edge.node.get());
+    };
+    for (const Edge& root : trace_.roots)
+      if (root.node) follow(root);
+    while (!open.empty()) {
+      const tutti::Node* node = open.back();
+      open.pop_back();
+      for (const Edge& edge : node->edges)
+        if (edge.node) follow(edge);
     }
   }
 
@@ -180,7 +241,9 @@ Trace trace_function(const std::string& name, const Invocation& call) {
   bool recording = grad_enabled();
   std::unordered_map<const TensorImpl*, Edge> before;
   trace.recorder->on_input = [&](const Tensor& x) {
-    if (recording) before.emplace(impl(x), gradient_edge(x));
+    // A leaf's accumulator is numbered when it is made, and gradients are accumulated in that order: it is left to be
+    // made where the function itself asks for it.
+    if (recording && !x.is_leaf()) before.emplace(impl(x), gradient_edge(x));
   };
   for (size_t i = 0; i < call.tensors.size(); ++i)
     if (call.tensors[i].defined() && !call.tensors[i].is_number()) trace.recorder->argument(call.tensors[i], i);

@@ -31,7 +31,7 @@ const TensorImpl* get(const Tensor& t, const char* what) {
 template <class F>
 auto read_item(const Tensor& t, F&& f) {
   const TensorImpl* x = get(t, "item");
-  if (Tracer* tracer = tracing()) tracer->untraceable("item() reads a value");
+  if (Tracer* tracer = tracing(); tracer && !x->number) tracer->untraceable("item() reads a value");
   check<ShapeError>(x->numel == 1, "item", "{} has {} elements, not one", t, x->numel);
   check<DeviceError>(x->device.is_cpu(), "item", "{} has no values to read here; copy it to a cpu first", t);
   if (x->layout == Layout::sparse) return f(to_dense(t));
@@ -92,7 +92,7 @@ void* Tensor::raw_data() const {
   check<DeviceError>(!t->device.is_meta(), "data", "{} has a shape but no data", *this);
   check<ValueError>(t->storage.get(), "data", "{} is sparse: its data is in values() and indices()", *this);
   check_readable(*this, "data");
-  if (Tracer* tracer = tracing()) tracer->untraceable("data() reads or writes values");
+  if (Tracer* tracer = tracing(); tracer && !t->number) tracer->untraceable("data() reads or writes values");
   return t->storage->data ? t->data() : nullptr;
 }
 
@@ -144,8 +144,8 @@ void Tensor::copy_values(void* to, DType dtype) const {
 size_t Tensor::storage_bytes() const { return get(*this, "storage_bytes")->storage ? impl()->storage->bytes : 0; }
 void Tensor::resize_storage(size_t bytes) const {
   check<ValueError>(get(*this, "resize_storage")->storage.get(), "resize_storage", "{} is sparse", *this);
-  tutti::resize_storage(*impl()->storage, bytes);
   if (Tracer* tracer = tracing()) tracer->resized(*this, bytes);
+  tutti::resize_storage(*impl()->storage, bytes);
 }
 bool Tensor::shares_storage(const Tensor& other) const {
   return defined() && other.defined() && impl()->storage && impl()->storage == other.impl()->storage;

@@ -256,7 +256,7 @@ Tensor full(const Shape& sizes, const Tensor& value, const Options& options) {
 }
 Tensor zeros(const Shape& sizes, const Options& options) {
   Tensor t = make_new("zeros", sizes, dtype_or_default(options), device_or_current(options));
-  if (t.device().is_cpu() && t.numel() > 0 && t.numel() < 4096) {
+  if (t.device().is_cpu() && t.numel() > 0 && t.numel() < 4096 && !tracing()) {
     std::memset(impl(t)->storage->data, 0, impl(t)->storage->bytes);
     return finish(t, options);
   }
