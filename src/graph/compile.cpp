@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "graph/contract.h"
 #include "graph/function.h"
 
 namespace tutti {
@@ -214,7 +215,9 @@ class CompiledFunction {
       trace.entry = entry;
     } else {
       note_captured(*trace.entry, *trace.recorder);
+      bool first = entry_count_ == 0;
       add_entry(key, call, trace);
+      if (first && !tracing()) graph::check_contract(trace.entry->traced);
     }
     if (!trace.entry->live.empty() || trace.roots.empty()) return trace.outputs;
     return attach(std::move(trace), std::move(state));
@@ -250,13 +253,15 @@ class CompiledFunction {
     number_compiled(*node, outputs, trace.roots.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Result& r = entry->results[i];
-      if (r.kind == Result::same) outputs[i] = outputs[static_cast<size_t>(r.index)];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
     rebase_mutated(*entry, node->call(), *node);
     TensorList late = make_views(*entry, node->call(), false);
-    for (size_t i = 0; i < outputs.size(); ++i)
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Result& r = entry->results[i];
       if (late[i].defined()) outputs[i] = late[i];
+      if (r.kind == Result::same) outputs[i] = Tensor(outputs[static_cast<size_t>(r.index)]);
+    }
     trace.outputs.clear();
     node->set_live(std::move(trace));
     return outputs;

@@ -1,6 +1,7 @@
 // Backward of a compiled function. See Note [Backward graphs].
 #include "autograd/engine.h"
 #include "base/check.h"
+#include "graph/contract.h"
 #include "graph/function.h"
 #include "graph/passes/passes.h"
 
@@ -163,6 +164,12 @@ void CompiledNode::add_backward(Trace& trace, const std::shared_ptr<Recorder>& r
   // Aliases that backward asked for may have been added to the forward trace.
   Graph forward = finish_graph(*trace.recorder);
   recompute(forward, graph);
+  bool first = false;
+  {
+    std::lock_guard lock(entry.mutex);
+    first = entry.backwards.empty();
+  }
+  if (first && !tracing()) check_contract(graph);
   backward->program = make_program(std::move(graph), state_.backend);
   {
     std::lock_guard lock(entry.mutex);

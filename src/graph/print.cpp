@@ -89,7 +89,7 @@ std::string to_string(const Graph& graph) {
     text += fmt::format("  {:>3}  {}\n", k, node_text(graph, graph.nodes[k]));
   text += "  return " + list(graph.outputs) + "\n";
   for (size_t g = 0; g < graph.groups.size(); ++g) {
-    const Group& group = graph.groups[g];
+    const FusionGroup& group = graph.groups[g];
     text += fmt::format("  group {}: {} nodes over {}{}, reads {}, leaves {}\n", g, group.nodes.size(), group.sizes,
                         group.reduces ? " and a reduction" : "", list(group.inputs), list(group.outputs));
   }

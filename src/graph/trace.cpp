@@ -108,6 +108,7 @@ class Describer {
     if (!recording_ || r.chain.empty() || !(of.requires_grad || of.tensor.requires_grad())) return;
     int32_t made = graph.values[at(r.chain[0].outputs[0])].producer;
     bool before = false, after = false;
+    if (written_memories(graph)[at(graph.memory_of(r.of.value))]) before = after = true;
     for (size_t k = 0; k < graph.nodes.size(); ++k) {
       const Node& n = graph.nodes[k];
       if (static_cast<int32_t>(k) == made || n.kind != Kind::call || !n.op->gradient) continue;
@@ -122,7 +123,7 @@ class Describer {
         if (uses && !next && n.op && n.op->gradient) before = after = true;
       }
     if (before && after)
-      entry_.live = "it returns a view of an argument and uses the view, or the argument before and after it, as well";
+      entry_.live = "it returns a view of an argument that it also writes, or uses before and after making the view";
   }
   const Recorder::Met& find_met(ValueId v) const {
     return *std::find_if(recorder_.met().begin(), recorder_.met().end(), [&](auto& m) { return m.value == v; });

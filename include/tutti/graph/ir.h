@@ -89,7 +89,7 @@ struct Node {
 };
 
 /// Nodes that can run as one loop: pointwise operators over one shape, perhaps ending in a reduction.
-struct Group {
+struct FusionGroup {
   std::vector<int32_t> nodes = {};
   Shape sizes = {};
   bool reduces = false;
@@ -109,7 +109,7 @@ struct Graph {
   std::vector<Node> nodes = {};
   std::vector<Input> inputs = {};
   std::vector<ValueId> outputs = {};
-  std::vector<Group> groups = {};
+  std::vector<FusionGroup> groups = {};
   MemoryPlan plan = {};
 
   ValueId add_value(Type type, ValueId memory, int32_t producer);

@@ -55,7 +55,7 @@ class Fusion {
   // Joining is wrong if something between the group and the node would have to run in the middle of the loop.
   bool may_join(int32_t k, int32_t g) const {
     const Node& n = graph_.nodes[at(k)];
-    const Group& group = graph_.groups[at(g)];
+    const FusionGroup& group = graph_.groups[at(g)];
     const Shape& sizes = n.op->reduction ? graph_.type(n.inputs[0]).sizes : graph_.type(n.outputs[0]).sizes;
     if (group.reduces || !(group.sizes == sizes)) return false;
     for (ValueId v : n.inputs) {
@@ -81,15 +81,15 @@ class Fusion {
     graph_.groups.push_back({.nodes = {k}, .sizes = graph_.type(n.outputs[0]).sizes});
   }
   void drop_single() {
-    std::vector<Group> kept;
-    for (Group& group : graph_.groups) {
+    std::vector<FusionGroup> kept;
+    for (FusionGroup& group : graph_.groups) {
       auto number = group.nodes.size() > 1 ? static_cast<int32_t>(kept.size()) : kNone;
       for (int32_t k : group.nodes) graph_.nodes[at(k)].group = number;
       if (number != kNone) kept.push_back(std::move(group));
     }
     graph_.groups = std::move(kept);
   }
-  void find_ends(Group& group, int32_t g) {
+  void find_ends(FusionGroup& group, int32_t g) {
     auto add = [](std::vector<ValueId>& list, ValueId v) {
       if (std::find(list.begin(), list.end(), v) == list.end()) list.push_back(v);
     };
