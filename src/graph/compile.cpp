@@ -367,10 +367,14 @@ class CompiledFunction {
   // By result; those that are no views, or are made at another time, are undefined.
   static TensorList make_views(const Entry& entry, const Invocation& call, bool early) {
     TensorList views(entry.results.size());
-    for (size_t i = 0; i < views.size(); ++i) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < views.size(); ++i)
+      if (entry.results[i].kind == Result::view && entry.results[i].early == early) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return entry.results[a].made < entry.results[b].made; });
+    for (size_t i : order) {
       const Result& r = entry.results[i];
-      if (r.kind == Result::view && r.early == early)
-        views[i] = make_view(r, find_input(r.of, entry.traced, call.tensors));
+      views[i] = make_view(r, find_input(r.of, entry.traced, call.tensors));
     }
     return views;
   }

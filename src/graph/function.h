@@ -28,6 +28,7 @@ struct Result {
   Input of = {};                 // the input
   std::vector<Node> chain = {};  // from the input to the view
   bool early = true;             // the view is made before the graph runs, else after it
+  int32_t made = 0;              // the node that begins the chain: views are made in that order
   int32_t root = kNone;          // of a value that requires a gradient: which output of the node it is
   bool aliases = false;          // shares memory with inputs or other results
 };

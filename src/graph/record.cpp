@@ -220,8 +220,9 @@ bool Recorder::call(const Operator& op, std::span<const Tensor* const> inputs, A
     }
   }
   if (!outer_ || !outer_->call(op, inputs, attributes, outputs)) tutti::call(op, inputs, attributes, outputs);
+  bool of_sparse = std::any_of(inputs.begin(), inputs.end(), [](auto* x) { return x->defined() && x->is_sparse(); });
   for (const Tensor& out : outputs)
-    if (op.dynamic_shape && out.layout() == Layout::strided && op.view_of < 0)
+    if (op.dynamic_shape && out.layout() == Layout::strided && !of_sparse)
       refuse(fmt::format("'{}', whose result's shape depends on values,", op.name));
   std::lock_guard lock(mutex_);
   graph_.nodes.push_back(std::move(node));

@@ -25,6 +25,8 @@ class Describer {
       entry_.leaf_inputs.push_back(is_input ? *in : Input{.origin = Origin::constant});
     }
     for (const Tensor& out : trace_.outputs) entry_.results.push_back(describe_result(out));
+    for (Result& r : entry_.results)
+      if (r.kind == Result::view) place_view(r);
     entry_.value_count = recorder_.graph().outputs.size();
     entry_.value_roots = trace_.roots.size();
     for (size_t k = 0; k < recorder_.leaves().size(); ++k) {
@@ -66,11 +68,11 @@ class Describer {
     auto index = static_cast<int32_t>(graph.outputs.size());
     ValueId v = recorder_.output(out);
     Result r{.kind = Result::value, .index = index};
-    find_chain(v, r);
-    if (r.kind == Result::view) {
-      place_view(r);
-      return r;
-    }
+    bool several = false;
+    find_chain(v, r, several);
+    if (r.kind == Result::view) return r;
+    if (several && recording_ && out.requires_grad())
+      entry_.live = "it returns several views that one operator made of an argument";
     if (recording_ && out.requires_grad()) {
       r.root = static_cast<int32_t>(trace_.roots.size());
       trace_.roots.push_back(gradient_edge(out));
@@ -82,12 +84,16 @@ class Describer {
   }
 
   // A result that views alone lead to from an input.
-  void find_chain(ValueId v, Result& r) const {
+  void find_chain(ValueId v, Result& r, bool& several) const {
     const Graph& graph = recorder_.graph();
     std::vector<Node> chain;
     while (graph.values[at(v)].producer != kNone) {
       const Node& n = graph.nodes[at(graph.values[at(v)].producer)];
       if (n.kind != Kind::call || n.op->view_of < 0) return;
+      if (n.outputs.size() != 1) {
+        several = true;
+        return;
+      }
       chain.push_back(n);
       v = n.inputs[static_cast<size_t>(n.op->view_of)];
     }
@@ -104,15 +110,15 @@ class Describer {
   // the function itself gives the same sums.
   void place_view(Result& r) {
     const Graph& graph = recorder_.graph();
+    int32_t made = r.made = r.chain.empty() ? 0 : graph.values[at(r.chain[0].outputs[0])].producer;
     const Recorder::Met& of = find_met(r.of.value);
     if (!recording_ || r.chain.empty() || !(of.requires_grad || of.tensor.requires_grad())) return;
-    int32_t made = graph.values[at(r.chain[0].outputs[0])].producer;
     bool before = false, after = false;
     if (written_memories(graph)[at(graph.memory_of(r.of.value))]) before = after = true;
     for (size_t k = 0; k < graph.nodes.size(); ++k) {
       const Node& n = graph.nodes[k];
       if (static_cast<int32_t>(k) == made || n.kind != Kind::call || !n.op->gradient) continue;
-      if (std::find(n.inputs.begin(), n.inputs.end(), r.of.value) == n.inputs.end()) continue;
+      if (std::find(n.inputs.begin(), n.inputs.end(), r.of.value) == n.inputs.end() || begins_view(n)) continue;
       (static_cast<int32_t>(k) < made ? before : after) = true;
     }
     r.early = !before;
@@ -124,6 +130,11 @@ class Describer {
       }
     if (before && after)
       entry_.live = "it returns a view of an argument that it also writes, or uses before and after making the view";
+  }
+  bool begins_view(const Node& n) const {
+    return std::any_of(entry_.results.begin(), entry_.results.end(), [&](const Result& r) {
+      return r.kind == Result::view && !r.chain.empty() && r.chain[0].outputs == n.outputs;
+    });
   }
   const Recorder::Met& find_met(ValueId v) const {
     return *std::find_if(recorder_.met().begin(), recorder_.met().end(), [&](auto& m) { return m.value == v; });
