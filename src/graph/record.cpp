@@ -68,6 +68,7 @@ void Recorder::bind(const Tensor& x, ValueId v) {
   else
     kept_.push_back(x);
   handles_[impl(x)] = v;
+  if (impl(x)->sparse) sparse_indices_.insert(impl(impl(x)->sparse->indices)->storage.get());
   if (const Storage* s = versioned_storage(impl(x))) {
     auto& list = memories_[s].values;
     if (std::find(list.begin(), list.end(), v) == list.end()) list.push_back(v);
@@ -160,6 +161,7 @@ ValueId Recorder::resolve(const Tensor& x, Use use) {
       v = add_input(whole, Origin::saved, saved);
       if (!whole.is_same(x)) return resolve(x, use);  // by its storage, which is known now
     } else {
+      if (sparse_indices_.count(s)) refuse("using the indices of a sparse tensor that is made inside");
       v = add_input(x, Origin::captured, 0);
     }
   }

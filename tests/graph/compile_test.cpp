@@ -295,5 +295,152 @@ TEST(Compile, ASavedArgumentThatWasWrittenIsAnError) {
   }
 }
 
+// What a small transformer does, with dropout: embedding, attention, norms, a loss.
+struct Small : nn::Module<Small> {
+  nn::Embedding tokens{11, 16};
+  nn::TransformerEncoder body{16, 2, 2, {.feedforward = 32, .dropout = 0.1, .gelu = true, .batch_first = true}};
+  nn::Linear head{16, 11};
+  TUTTI_FIELDS(tokens, body, head)
+  Tensor forward(const Tensor& x) { return head(body(tokens(x), nn::AttendOptions{.causal = true})); }
+};
+
+TEST(Compile, ATransformerTrainsToTheSameBits) {
+  manual_seed(3);
+  Small a, b = a.clone();
+  auto loss = [](Small& net, const Tensor& x, const Tensor& y) {
+    return cross_entropy(net(x).reshape({-1, 11}), y.reshape({-1}));
+  };
+  auto step = compile([&](const Tensor& x, const Tensor& y) { return loss(b, x, y); });
+  optim::Adam first(a.parameters(), {.lr = 0.01}), second(b.parameters(), {.lr = 0.01});
+  for (uint64_t i = 0; i < 5; ++i) {
+    Tensor x = randint(11, {3, 7}), y = randint(11, {3, 7});
+    first.zero_grad();
+    second.zero_grad();
+    manual_seed(100 + i);
+    Tensor wanted = loss(a, x, y);
+    wanted.backward();
+    manual_seed(100 + i);
+    Tensor got = step(x, y);
+    got.backward();
+    EXPECT_TRUE(identical(got, wanted)) << i;
+    first.step();
+    second.step();
+    auto p = a.parameters(), q = b.parameters();
+    for (size_t k = 0; k < p.size(); ++k) ASSERT_TRUE(identical(q[k], p[k])) << "parameter " << k << " in step " << i;
+  }
+  EXPECT_EQ(step.stats().traces, 1) << step.explain();
+}
+
+TEST(Compile, AConvolutionalNetTrainsToTheSameBits) {
+  manual_seed(4);
+  nn::Conv2d conv(1, 4, 3), twin = conv.clone();
+  nn::BatchNorm2d norm(4), norm2 = norm.clone();
+  auto f = [](nn::Conv2d& c, nn::BatchNorm2d& n, const Tensor& x) {
+    return max_pool2d(relu(n(c(x))), 2).flatten(1).sum({1}).mean();
+  };
+  auto step = compile([&](const Tensor& x) { return f(twin, norm2, x); });
+  for (int i = 0; i < 4; ++i) {
+    Tensor x = randn({2, 1, 8, 8});
+    Tensor wanted = f(conv, norm, x), got = step(x);
+    EXPECT_TRUE(identical(got, wanted));
+    wanted.backward();
+    got.backward();
+    EXPECT_TRUE(identical(twin.weight.grad(), conv.weight.grad()));
+    auto buffers = norm.buffers(), others = norm2.buffers();
+    for (size_t k = 0; k < buffers.size(); ++k) EXPECT_TRUE(identical(others[k], buffers[k])) << "buffer " << k;
+  }
+  EXPECT_EQ(step.stats().runs, 3) << step.explain();
+}
+
+TEST(Compile, CompiledFunctionsNest) {
+  auto inner = compile([](const Tensor& x) { return x.sin() * 2; });
+  auto f = [&](auto& g, const Tensor& x) { return (g(x) + g(x * 3)).exp().sum(); };
+  auto plain = [](const Tensor& x) { return x.sin() * 2; };
+  auto outer = compile([&](const Tensor& x) { return f(inner, x); });
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({3}, i), y = x.detach().clone().requires_grad_();
+    Tensor wanted = f(plain, x), got = outer(y);
+    EXPECT_TRUE(identical(got, wanted));
+    wanted.backward();
+    got.backward();
+    EXPECT_TRUE(identical(y.grad(), x.grad()));
+  }
+  EXPECT_EQ(outer.stats().runs, 3);
+}
+
+TEST(Compile, CheckpointsInside) {
+  auto f = [](const Tensor& x) { return checkpoint([](const Tensor& t) { return (t * t).sin().exp(); }, x * 2).sum(); };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 3; ++i) {
+    Tensor x = leaf({3}, i), y = x.detach().clone().requires_grad_();
+    f(x).backward();
+    compiled(y).backward();
+    EXPECT_TRUE(identical(y.grad(), x.grad()));
+  }
+  EXPECT_EQ(compiled.stats().traces, 1);
+}
+
+TEST(Compile, CustomFunctionsAreTracedThrough) {
+  struct Cube : Function<Cube> {
+    double scale = 1;
+    Tensor forward(const Tensor& x, double s) {
+      scale = s;
+      save(x);
+      return x * x * x * s;
+    }
+    TensorList backward(const TensorList& g) { return {g[0] * 3 * saved(0) * saved(0) * scale}; }
+  };
+  auto f = [](const Tensor& x) { return Cube::apply(x.sin(), 2.0).sum(); };
+  auto compiled = compile(f);
+  CompiledBackward backward;
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({3}, i), y = x.detach().clone().requires_grad_(), z = x.detach().clone().requires_grad_();
+    f(x).backward();
+    compiled(y).backward();
+    backward(f(z));
+    EXPECT_TRUE(identical(y.grad(), x.grad()));
+    EXPECT_TRUE(identical(z.grad(), x.grad()));
+  }
+  EXPECT_EQ(backward.graph_count(), 1);
+}
+
+TEST(CompiledBackward, WholePassesWithHooksThatChange) {
+  CompiledBackward backward;
+  Tensor w = leaf({4}, 1), w2 = w.detach().clone().requires_grad_();
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({4}, 50 + i).detach();
+    auto loss = [&](const Tensor& p) {
+      Tensor h = (x * p).tanh();
+      h.register_hook([factor = static_cast<double>(i + 1)](const Tensor& g) { return g * factor; });
+      return (h * h + p).sum();
+    };
+    loss(w).backward();
+    backward(loss(w2));
+    EXPECT_TRUE(identical(w2.grad(), w.grad())) << i;
+  }
+  EXPECT_EQ(backward.graph_count(), 2) << "no gradient yet, and gradient present";
+  EXPECT_EQ(backward.stats().runs, 2);
+}
+
+TEST(CompiledBackward, FreesTheGraphAndRefusesWhatBackwardRefuses) {
+  CompiledBackward backward;
+  for (int i = 0; i < 3; ++i) {
+    Tensor x = leaf({2}, 1), y = (x * x).sum();
+    backward(y);
+    EXPECT_THROW(backward(y), GradError);
+    EXPECT_THROW(backward(x * 2), GradError);
+    EXPECT_THROW(backward(ones({1})), GradError);
+  }
+}
+
+TEST(CompiledBackward, LeafHooksRunAsUsual) {
+  CompiledBackward backward;
+  Tensor w = leaf({2}, 1);
+  int seen = 0;
+  w.register_post_accumulate_hook([&](const Tensor&) { ++seen; });
+  for (int i = 0; i < 3; ++i) backward((w * w).sum());
+  EXPECT_EQ(seen, 3);
+}
+
 }  // namespace
 }  // namespace tutti

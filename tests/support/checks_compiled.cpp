@@ -54,7 +54,8 @@ void check_compiled(const Row& row, DType dtype) {
   for (const Sample& sample : row.all_samples()) {
     TensorList given = make_inputs(sample, dtype);
     SCOPED_TRACE(row.name + " " + describe_all(given));
-    bool leaves = differentiable(row) && !row.refused.size();
+    // The gradient of sparse_values looks for duplicates among the indices, and so cannot be traced.
+    bool leaves = differentiable(row) && !row.refused.size() && row.name != "sparse_values";
     auto compiled = compile([&](const TensorList& xs) { return row.body(xs); }, {.name = row.name});
     for (int turn = 0; turn < 3; ++turn) {
       TensorList mine = copies(given, leaves), theirs = copies(given, leaves), wanted, got;
