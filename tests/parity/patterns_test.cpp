@@ -399,6 +399,19 @@ void check_sharded(Sharded& eager, Sharded& twin, Step step) {
   }
 }
 
+// Forward as it is, backward as a graph: the hooks are called each time, from within it.
+TEST(ParityD, FakeDistributedAotEager) {
+  Sharded eager = make_sharded(), twin = make_sharded();
+  CompiledBackward backward;
+  check_sharded(eager, twin, [&](const Tensor& x) {
+    Tensor out = twin(x);
+    backward(out.sum());
+    return out.detach();
+  });
+  EXPECT_EQ(backward.graph_count(), 2) << "no gradient yet, and gradient present";
+  EXPECT_EQ(backward.stats().runs, 2);
+}
+
 TEST(ParityD, FakeDistributedInductor) {
   Sharded eager = make_sharded(), twin = make_sharded();
   auto compiled = compile([&](const Tensor& x) { return sharded_step(twin, x); });
