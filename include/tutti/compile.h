@@ -65,7 +65,7 @@ struct Invocation {
 std::shared_ptr<CompiledFunction> make_compiled(CompileOptions options);
 /// The tensors of the result; `call.result` is the rest of it.
 TensorList run_compiled(CompiledFunction& function, Invocation& call);
-const CompileStats& stats_of(const CompiledFunction& function);
+CompileStats stats_of(const CompiledFunction& function);
 std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function);
 std::string explain(const CompiledFunction& function);
 
@@ -147,7 +147,7 @@ class Compiled {
 
   /// The function itself: step.function().eval() of a module.
   F& function() const { return *function_; }
-  const CompileStats& stats() const { return detail::stats_of(*state_); }
+  CompileStats stats() const { return detail::stats_of(*state_); }
   /// Forward and backward graphs, in the order in which they were made.
   std::vector<std::shared_ptr<const graph::Graph>> graphs() const { return detail::graphs_of(*state_); }
   /// All graphs as text.
@@ -186,7 +186,7 @@ class CompiledBackward {
   void operator()(const Tensor& root, const Tensor& gradient = {}) const;
   int64_t graph_count() const;
   std::vector<std::shared_ptr<const graph::Graph>> graphs() const;
-  const CompileStats& stats() const;
+  CompileStats stats() const;
 
   struct State;
 

@@ -164,6 +164,9 @@ std::vector<std::shared_ptr<const Graph>> CompiledBackward::graphs() const {
   std::lock_guard lock(state_->mutex);
   return state_->order;
 }
-const CompileStats& CompiledBackward::stats() const { return state_->stats; }
+CompileStats CompiledBackward::stats() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->stats;
+}
 
 }  // namespace tutti

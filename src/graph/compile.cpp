@@ -1,5 +1,6 @@
 // Compiled functions: guards, and what happens in a call.
 #include <algorithm>
+#include <set>
 
 #include "base/check.h"
 #include "graph/contract.h"
@@ -113,7 +114,10 @@ class CompiledFunction {
     return trace(entry, key, call);
   }
 
-  const CompileStats& stats() const { return stats_->numbers; }
+  CompileStats stats() const {
+    std::lock_guard lock(stats_->mutex);
+    return stats_->numbers;
+  }
   std::vector<std::shared_ptr<const graph::Graph>> graphs() {
     std::vector<std::shared_ptr<Entry>> entries;
     {
@@ -176,7 +180,8 @@ class CompiledFunction {
     return !differentiable || entry.pure || !entry.backwards.empty();
   }
 
-  void add_entry(const std::string& key, Invocation& call, const Trace& trace) {
+  // Whether it is the calling rank's first.
+  bool add_entry(const std::string& key, Invocation& call, const Trace& trace) {
     auto entry = trace.entry;
     entry->result = call.result;
     entry->facts = facts_of(call);
@@ -190,10 +195,11 @@ class CompiledFunction {
                       });
     entries_[key].push_back(entry);
     order_.push_back(entry);
+    bool first_of_rank = ranks_.insert(context().rank).second;
     std::lock_guard stats_lock(stats_->mutex);
-    if (known_form) return;
-    ++stats_->numbers.forward_graphs;
-    if (!first) ++stats_->numbers.recompilations;
+    if (!known_form) ++stats_->numbers.forward_graphs;
+    if (!known_form && !first) ++stats_->numbers.recompilations;
+    return first_of_rank;
   }
 
   static bool same_operators(const graph::Graph& a, const graph::Graph& b) {
@@ -215,8 +221,7 @@ class CompiledFunction {
       trace.entry = entry;
     } else {
       note_captured(*trace.entry, *trace.recorder);
-      bool first = entry_count_ == 0;
-      add_entry(key, call, trace);
+      bool first = add_entry(key, call, trace);
       if (first && !tracing()) graph::check_contract(trace.entry->traced);
     }
     if (!trace.entry->live.empty() || trace.roots.empty()) return trace.outputs;
@@ -418,11 +423,13 @@ class CompiledFunction {
   std::unordered_map<std::string, std::vector<std::shared_ptr<Entry>>> entries_;
   std::vector<std::shared_ptr<Entry>> order_;
   int64_t entry_count_ = 0;
+  std::set<int> ranks_;  // that have traced: ranks may be threads that share this object
 };
 
 std::string CompiledFunction::explain_locked() const {
+  CompileStats numbers = stats();
   std::string text = fmt::format("{}: {} graphs, {} calls traced, {} run from graphs\n", options_.name, order_.size(),
-                                 stats_->numbers.traces, stats_->numbers.runs);
+                                 numbers.traces, numbers.runs);
   for (size_t k = 0; k < order_.size(); ++k) {
     const Entry& e = *order_[k];
     text += fmt::format("graph {}: ", k);
@@ -454,7 +461,7 @@ std::shared_ptr<CompiledFunction> make_compiled(CompileOptions options) {
   return std::make_shared<CompiledFunction>(std::move(options));
 }
 TensorList run_compiled(CompiledFunction& function, Invocation& call) { return function.run(call); }
-const CompileStats& stats_of(const CompiledFunction& function) { return function.stats(); }
+CompileStats stats_of(const CompiledFunction& function) { return function.stats(); }
 std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function) { return function.graphs(); }
 std::string explain(const CompiledFunction& function) { return function.explain(); }
 

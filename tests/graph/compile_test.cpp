@@ -295,6 +295,58 @@ TEST(Compile, ASavedArgumentThatWasWrittenIsAnError) {
   }
 }
 
+TEST(Compile, OtherBatchSizesAreNoRecompilations) {
+  nn::Linear net(3, 2);
+  auto f = compile([&](const Tensor& x) { return net(x).reshape({-1}).tanh(); }, {.dynamic_batch = true});
+  for (int64_t batch : {4, 2, 4, 7, 2}) {
+    Tensor x = rand({batch, 3});
+    EXPECT_TRUE(identical(f(x), net(x).reshape({-1}).tanh()));
+  }
+  EXPECT_EQ(f.stats().forward_graphs, 1);
+  EXPECT_EQ(f.stats().recompilations, 0);
+  EXPECT_EQ(f.stats().runs, 2);
+}
+
+TEST(Compile, TooManyGraphsAreAnErrorThatSaysWhy) {
+  auto f = compile([](const Tensor& x) { return x + 1; }, {.name = "grow", .limit = 2});
+  f(ones({1}));
+  f(ones({2}));
+  try {
+    f(ones({3}));
+    FAIL() << "a third graph";
+  } catch (const ValueError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("'grow' was traced for 2 different calls"));
+    EXPECT_THAT(e.what(), HasSubstr("argument 0: f32[2]"));
+  }
+  f(ones({2}));
+}
+
+TEST(Compile, HooksOnTensorsFromOutsideAreRefused) {
+  Tensor x = leaf({2}, 1);
+  auto f = compile([](const Tensor& t) {
+    t.register_hook([](const Tensor& g) { return g * 2; });
+    return t * 3;
+  });
+  EXPECT_THROW(f(x), TraceError);
+  EXPECT_THROW(f(x * 1), TraceError);
+}
+
+TEST(Compile, ThreadsMayShareAFunction) {
+  Tensor w = leaf({8}, 1);
+  auto f = compile([&](const Tensor& x) { return (x * w.detach()).sin().sum(); });
+  spawn_ranks(4, [&] {
+    for (uint64_t i = 0; i < 20; ++i) {
+      Tensor x = full({8}, 0.1 * static_cast<double>(i), f64).requires_grad_(), y = x.detach().clone().requires_grad_();
+      Tensor got = f(x), wanted = (y * w.detach()).sin().sum();
+      EXPECT_TRUE(identical(got, wanted));
+      got.backward();
+      wanted.backward();
+      EXPECT_TRUE(identical(x.grad(), y.grad()));
+    }
+  });
+  EXPECT_EQ(f.stats().forward_graphs, 4) << "one for each rank";
+}
+
 // What a small transformer does, with dropout: embedding, attention, norms, a loss.
 struct Small : nn::Module<Small> {
   nn::Embedding tokens{11, 16};
