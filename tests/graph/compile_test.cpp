@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/memory.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect.h"
 #include "tutti/tutti.h"
@@ -293,6 +294,30 @@ TEST(Compile, ASavedArgumentThatWasWrittenIsAnError) {
       EXPECT_THROW(y.backward(), GradError);
     f(leaf({4}, 2) * 1).backward();
   }
+}
+
+// Graphs, traces and nodes go with the function and the tensors that use them, whether or not backward ever ran.
+TEST(Compile, LeavesNothingBehind) {
+  auto work = [] {
+    Tensor w = leaf({8, 8}, 1);
+    auto f = compile([&](const Tensor& x) {
+      Tensor h = matmul(x, w).tanh();
+      // Not h itself, whose node has the hook: that would be a circle, compiled or not.
+      h.register_hook([value = h.detach()](const Tensor& g) { return g * value; });
+      return h.sum();
+    });
+    CompiledBackward backward;
+    for (uint64_t i = 0; i < 4; ++i) {
+      Tensor x = leaf({4, 8}, i), unused = f(x), y = f(x);
+      backward(y);
+      Tensor first = grad(f(x), x, {.create_graph = true});
+      first.sum().backward();
+    }
+  };
+  work();  // what is kept for good is there
+  int64_t before = memory::statistics().bytes_in_use;
+  work();
+  EXPECT_EQ(memory::statistics().bytes_in_use, before);
 }
 
 TEST(Compile, OtherBatchSizesAreNoRecompilations) {
