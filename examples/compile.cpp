@@ -17,10 +17,8 @@ int main() {
   Net net, eager = net.clone();
   auto loss_of = [](Net& model, const Tensor& x, const Tensor& y) { return cross_entropy(model(x), y); };
 
-  // [step]
   auto step = compile([&](const Tensor& x, const Tensor& y) { return loss_of(net, x, y); }, {.name = "step"});
   optim::SGD optimizer(net.parameters(), {.lr = 0.1});
-  // [step]
   optim::SGD plain(eager.parameters(), {.lr = 0.1});
 
   for (int i = 0; i < 20; ++i) {
