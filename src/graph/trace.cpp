@@ -12,6 +12,15 @@ using tutti::detail::Invocation;
 
 bool same_edge(const Edge& a, const Edge& b) { return a.node == b.node && (!a.node || a.output == b.output); }
 
+// A view whose base was written since takes its history anew at its next use, and in that order: looking would be a
+// use.
+bool is_stale_view(const Tensor& t) {
+  const TensorImpl* x = impl(t);
+  if (!x->base.defined()) return false;
+  const AutogradMeta* base = impl(x->base)->autograd;
+  return x->base_generation != (base ? base->generation : 0);
+}
+
 // Turns a finished run into an entry.
 class Describer {
  public:
@@ -25,8 +34,14 @@ class Describer {
       entry_.leaf_inputs.push_back(is_input ? *in : Input{.origin = Origin::constant});
     }
     for (const Tensor& out : trace_.outputs) entry_.results.push_back(describe_result(out));
-    for (Result& r : entry_.results)
+    std::vector<bool> written = written_memories(recorder_.graph());
+    for (Result& r : entry_.results) {
       if (r.kind == Result::view) place_view(r);
+      // A view that was written takes its history from its base when it is next used, which is outside.
+      if (r.root == kNone || !r.aliases) continue;
+      if (written[at(recorder_.graph().memory_of(recorder_.graph().outputs[at(r.index)]))])
+        entry_.live = "it returns tensors that share memory it has written";
+    }
     entry_.value_count = recorder_.graph().outputs.size();
     entry_.value_roots = trace_.roots.size();
     for (size_t k = 0; k < recorder_.leaves().size(); ++k) {
@@ -71,6 +86,10 @@ class Describer {
     bool several = false;
     find_chain(v, r, several);
     if (r.kind == Result::view) return r;
+    if (recording_ && is_stale_view(out)) {
+      entry_.live = "it returns a view of memory that it has written";
+      return r;
+    }
     if (several && recording_ && out.requires_grad())
       entry_.live = "it returns several views that one operator made of an argument";
     if (recording_ && out.requires_grad()) {
@@ -145,6 +164,10 @@ class Describer {
     for (const auto& m : recorder_.met()) {
       if (leaf_of(m.tensor) < recorder_.leaves().size() || (m.requires_grad && !before_.count(impl(m.tensor))))
         continue;
+      if (is_stale_view(m.tensor)) {
+        entry_.live = "it writes, with gradients, memory of a view that was made outside";
+        continue;
+      }
       Edge now = gradient_edge(m.tensor);
       if (same_edge(now, before_[impl(m.tensor)])) continue;
       if (m.tensor.is_view()) {
