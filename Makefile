@@ -60,7 +60,7 @@ bench: deps  ## run a benchmark: NAME=ops (all without NAME), ARGS=..., PEERS=1 
 	@shopt -s nullglob; found=; \
 	for program in build/release/bench/bench_$(or $(NAME),*); do \
 	  [[ -f $$program && -x $$program ]] || continue; found=1; \
-	  $(if $(NAME),,echo "== $${program##*/bench_}";) "$$program" $(ARGS); \
+	  $(if $(NAME),,echo "== $${program##*/bench_}";) "$$program" $(if $(MINUTES),--seconds $$(($(MINUTES) * 60))) $(ARGS); \
 	done; [[ $$found ]] || echo "There are no benchmarks yet."
 
 format: deps-ci  ## format the C++ files
@@ -89,7 +89,7 @@ soak fuzz: deps
 	  echo "== $${program##*/}"; "$$program" $(ARGS); \
 	done; [[ $$found ]] || echo "There are no $@ programs yet (tests/$@/*.cpp)."
 
-soak:  ## run the long-running programs of tests/soak
+soak:  ## run the long-running programs of tests/soak: MINUTES=20 for each
 fuzz:  ## run the programs of tests/fuzz
 
 clean:  ## remove build/

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 
+#include "bench/parts/comm_scale.h"
 #include "bench/support/figure.h"
 #include "bench/support/run.h"
 #include "tutti/ops.h"
@@ -115,7 +116,10 @@ std::string size_name(int64_t bytes) {
 
 // Between hosts: over TCP, on one host's loopback device.
 void report_hosts(const bench::Options& options) {
+  bool any = options.wants("ucx");
+  for (int64_t bytes : kSizes) any = any || options.wants("ucx_" + size_name(bytes));
   for (int ranks : {2, 4}) {
+    if (!any && !options.filter.starts_with("ucx")) break;
     Times ours, openmpi, gloo;
     for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
       measure_processes(ranks, false, ours, "ucx");
@@ -151,7 +155,14 @@ int main(int argc, char** argv) {
       "TCP on the loopback device, beside OpenMPI's and Gloo's");
   // Processes first: they are forked from one that has started no threads.
   constexpr std::array<const char*, 3> kWays = {"shm", "shm_group", "threads"};
+  auto wants_any = [&](int ranks) {
+    for (const char* way : kWays)
+      for (int64_t bytes : kSizes)
+        if (options.wants(fmt::format("{}_{}_{}", way, size_name(bytes), ranks))) return true;
+    return false;
+  };
   for (int ranks : {2, 4}) {
+    if (!wants_any(ranks)) continue;
     std::array<Times, 3> ours;
     Times theirs;
     for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
@@ -175,5 +186,7 @@ int main(int argc, char** argv) {
       }
   }
   report_hosts(options);
+  report_overlap(options);
+  report_scale(options);
   report_summary();
 }

@@ -1,7 +1,8 @@
 // What DistributedDataParallel adds to a training step, and to memory: a multilayer perceptron, 3 × 1024, batch 64, by
 // ranks as threads and as processes, one thread each. Ranks take the step alone (each its own parameters, all at the
 // same time) and together in turns; the figure is the ratio of the two. PyTorch with gloo does the same, in a process
-// of its own (bench/peers/ddp_torch.py).
+// of its own (bench/peers/ddp_torch.py). Then DataParallel: a step of a CNN on one logical device (half of the cores)
+// over the same on two, and the part of the latter that goes into replicas, cutting and putting together.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -137,12 +138,85 @@ double peak(int ranks, bool wrapped) {
   return found.empty() ? NAN : found[0];
 }
 
+struct Cnn : nn::Module<Cnn> {
+  nn::Conv2d a{3, 32, 3, {.padding = 1}}, b{32, 64, 3, {.padding = 1}}, c{64, 64, 3, {.padding = 1}};
+  nn::BatchNorm2d norm{64};
+  nn::Linear head{64, 10};
+  TUTTI_FIELDS(a, b, c, norm, head)
+  Tensor forward(const Tensor& x) {
+    Tensor h = max_pool2d(relu(a(x)), 2);
+    h = max_pool2d(relu(b(h)), 2);
+    return head(relu(norm(c(h))).flatten(2).mean(2));
+  }
+};
+// All of it but the work: what is left is what DataParallel does itself.
+struct Idle : nn::Module<Idle> {
+  Cnn net;
+  TUTTI_FIELDS(net)
+  Tensor forward(const Tensor& x) { return x.narrow(1, 0, 1).select(2, 0).select(2, 0); }
+};
+
+// [time on one device over that on two, milliseconds on one, on two, share of the latter that is not the module's]
+std::vector<double> measure_devices(int rounds, int steps) {
+  set_cpu_devices(2);
+  Tensor x = randn({32, 3, 32, 32});
+  Cnn net;
+  parallel::DataParallel one(net, {.devices = {"cpu:0"}}), two(net, {.devices = {"cpu:0", "cpu:1"}});
+  parallel::DataParallel idle(Idle{}, {.devices = {"cpu:0", "cpu:1"}});
+  auto time = [&](auto run) {
+    double begin = seconds();
+    for (int i = 0; i < steps; ++i) run();
+    return (seconds() - begin) / steps * 1e3;
+  };
+  auto train = [&](auto& dp) {
+    dp.zero_grad();
+    dp(x).square().mean().backward();
+  };
+  std::vector<double> ones, twos, ratios, shares;
+  for (int i = -1; i < rounds; ++i) {
+    double a = time([&] { train(one); }), b = time([&] { train(two); }), c = time([&] { idle(x); });
+    if (i < 0) continue;
+    ones.push_back(a);
+    twos.push_back(b);
+    ratios.push_back(a / b);
+    shares.push_back(c / b * 100);
+  }
+  set_cpu_devices(1);
+  return {median(ratios), median(ones), median(twos), median(shares)};
+}
+
+void report_devices(const bench::Options& options, int rounds, int steps) {
+  if (!options.wants("data_parallel_2") && !options.wants("data_parallel_2_overhead")) return;
+  auto t = measure_devices(rounds, steps);
+  bool cores = bench::cores() >= 2;
+  bench::report({.name = "data_parallel_2",
+                 .value = t[0],
+                 .unit = "times",
+                 .want = cores ? Want{Want::value_at_least, 1.8} : Want{},
+                 .extra = {{"one_ms", t[1]}, {"two_ms", t[2]}}});
+  bench::report({.name = "data_parallel_2_overhead",
+                 .value = t[3],
+                 .unit = "percent",
+                 .want = cores ? Want{Want::value_at_most, 3} : Want{}});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   bench::Options options = bench::start(argc, argv, "ddp");
   bench::print_header("ddp", {1}, "", "a step of an mlp, wrapped over alone");
   int rounds = options.quick ? 3 : 15, steps = options.quick ? 2 : 8;
+  // First: a forked rank begins with the most that its parent ever had.
+  if (options.wants("memory_2")) {
+    double alone = peak(2, false), wrapped = peak(2, true),
+           bucket = double(parallel::DdpOptions{}.bucket_bytes) / (1 << 20);
+    bench::report(
+        {.name = "memory_2",
+         .value = wrapped - alone,
+         .unit = "MiB",
+         .want = {Want::value_at_most, bucket},
+         .extra = {{"alone", alone}, {"wrapped", wrapped}, {"gradients", 3 * (1024 * 1024 + 1024) * 4.0 / (1 << 20)}}});
+  }
   for (int ranks : {2, 4, 8}) {
     if (ranks > 4 && bench::cores() < ranks) continue;
     Times torch;
@@ -167,15 +241,6 @@ int main(int argc, char** argv) {
                                {"pytorch_ddp_ms", torch.ddp}}});
     }
   }
-  if (options.wants("memory_2")) {
-    double alone = peak(2, false), wrapped = peak(2, true),
-           bucket = double(parallel::DdpOptions{}.bucket_bytes) / (1 << 20);
-    bench::report(
-        {.name = "memory_2",
-         .value = wrapped - alone,
-         .unit = "MiB",
-         .want = {Want::value_at_most, bucket},
-         .extra = {{"alone", alone}, {"wrapped", wrapped}, {"gradients", 3 * (1024 * 1024 + 1024) * 4.0 / (1 << 20)}}});
-  }
+  report_devices(options, rounds, steps);
   bench::report_summary();
 }

@@ -145,9 +145,8 @@ void hooks() {
     parallel::DistributedDataParallel half(Net{}, {.hook = parallel::compress(bf16)});
     half(randn({4, 16})).sum().backward();
 
-    auto plain = [](parallel::GradientBucket& bucket) -> std::function<void()> {
-      Work work = all_reduce_async(bucket.buffer, bucket.average);  // begins; backward goes on
-      return [work]() mutable { work.wait(); };                     // called at the end of backward
+    auto plain = [](parallel::GradientBucket& bucket) {
+      return all_reduce_async(bucket.buffer, bucket.average);  // begins; backward goes on, and waits at its end
     };
     parallel::DistributedDataParallel own(Net{}, {.hook = plain});
     own(randn({4, 16})).sum().backward();
@@ -157,7 +156,7 @@ void hooks() {
 
 void local_sgd() {
   spawn_ranks(2, [] {
-    auto nothing = [](parallel::GradientBucket&) { return std::function<void()>(); };
+    auto nothing = [](parallel::GradientBucket&) { return parallel::Communication(); };
     parallel::DistributedDataParallel ddp(Net{}, {.hook = nothing});  // each rank takes its own steps ...
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05});
     for (int step = 1; step <= 16; ++step) {

@@ -91,6 +91,10 @@ int main(int argc, char** argv) {
                     .transport = flags.text("--transport", "threads"),
                     .out = flags.text("--out", ".")};
   flags.done();
+  if (settings.transport != "threads" && settings.transport != "shm") {
+    std::fprintf(stderr, "--transport is threads or shm, not %s\n", settings.transport.c_str());
+    return 2;
+  }
   auto body = [&] { train(settings); };
   try {
     if (world_size() > 1)  // started as a rank of something

@@ -1,5 +1,8 @@
 // Every operator that is not pointwise (those are in pointwise/functions.h), by family. A family's code is in the
 // folder of the same name under src/ops/. Dims may be negative. Empty `dims` means all of them.
+//
+// f_out(out, ...) writes the result of f(...) into `out`: a tensor of the result's shape, whose dtype may be wider, and
+// which may share memory with the arguments. An undefined `out` becomes the result. f_(x, ...) is f_out(x, x, ...).
 #pragma once
 
 #include <span>
@@ -121,7 +124,11 @@ Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step = 1, c
 Tensor linspace(double start, double stop, int64_t steps, const Options& options = {});
 Tensor eye(int64_t rows, std::optional<int64_t> columns = {}, const Options& options = {});
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
+Tensor& tril_(Tensor& x, int64_t diagonal = 0);
+Tensor& tril_out(Tensor& out, const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
+Tensor& triu_(Tensor& x, int64_t diagonal = 0);
+Tensor& triu_out(Tensor& out, const Tensor& x, int64_t diagonal = 0);
 /// A list as the given diagonal of a square matrix, or the diagonal of a matrix as a list (a copy, unlike diagonal()).
 Tensor diag(const Tensor& x, int64_t diagonal = 0);
 /// One tensor of shape [n0, n1, ...] for each of the lists, of which it varies along the list's own dim. `by_columns`
@@ -244,14 +251,19 @@ Tensor& sum_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepd
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::optional<DType> dtype = {});
 Tensor& mean_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor prod(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::optional<DType> dtype = {});
+Tensor& prod_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 /// Largest and smallest over dims; ties share the gradient evenly.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor& amax_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor& amin_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor max(const Tensor& x);
 Tensor min(const Tensor& x);
 /// Along one dim, with the index of the first such element.
 ValuesIndices max(const Tensor& x, int64_t dim, bool keepdim = false);
+ValuesIndices& max_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim = false);
 ValuesIndices min(const Tensor& x, int64_t dim, bool keepdim = false);
+ValuesIndices& min_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim = false);
 /// Of two tensors, element by element: maximum() and minimum(). A whole number as the second argument is a dim.
 inline Tensor max(const Tensor& x, const Tensor& y) { return maximum(x, y); }
 inline Tensor min(const Tensor& x, const Tensor& y) { return minimum(x, y); }
@@ -266,32 +278,44 @@ Tensor min(const Tensor& x, F y) {
 Tensor argmax(const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
 Tensor& argmax_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
 Tensor argmin(const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
+Tensor& argmin_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
 Tensor all(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor& all_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor any(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor& any_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor count_nonzero(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 /// Vector norm of order p (infinities and 0 too).
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false);
+Tensor& norm_out(Tensor& out, const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false);
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, int64_t correction = 1);
+Tensor& var_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false, int64_t correction = 1);
 /// The standard deviation; x.std() as a method. (Not `std`, which is a namespace to everybody who uses this one.)
 Tensor stddev(const Tensor& x, const Shape& dims = {}, bool keepdim = false, int64_t correction = 1);
+Tensor& stddev_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false, int64_t correction = 1);
 /// The sum of the diagonal of a matrix.
 Tensor trace(const Tensor& x);
 /// The middle element in order, the lower of the two for an even number; NaN if there is one.
 Tensor median(const Tensor& x);
 ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor logsumexp(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor& logsumexp_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 // With a dtype, the input is cast to it first.
 Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
+Tensor& cumsum_(Tensor& x, int64_t dim);
 Tensor& cumsum_out(Tensor& out, const Tensor& x, int64_t dim);
 Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
+Tensor& cumprod_(Tensor& x, int64_t dim);
+Tensor& cumprod_out(Tensor& out, const Tensor& x, int64_t dim);
 Tensor softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
 Tensor& softmax_out(Tensor& out, const Tensor& x, int64_t dim);
 Tensor log_softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype = {});
+Tensor& log_softmax_out(Tensor& out, const Tensor& x, int64_t dim);
 
 // ---- matmul
 Tensor mm(const Tensor& a, const Tensor& b);
 Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b);
 Tensor mv(const Tensor& a, const Tensor& x);
+Tensor& mv_out(Tensor& out, const Tensor& a, const Tensor& x);
 Tensor bmm(const Tensor& a, const Tensor& b);
 Tensor& bmm_out(Tensor& out, const Tensor& a, const Tensor& b);
 /// By the number of dims: dot, matrix-vector, matrix-matrix, or batched with broadcasting.
@@ -299,10 +323,15 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 Tensor& matmul_out(Tensor& out, const Tensor& a, const Tensor& b);
 /// beta·c + alpha·a@b
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+Tensor& addmm_(Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 Tensor& addmm_out(Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+Tensor& baddbmm_(Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+Tensor& baddbmm_out(Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 Tensor dot(const Tensor& a, const Tensor& b);
+Tensor& dot_out(Tensor& out, const Tensor& a, const Tensor& b);
 Tensor outer(const Tensor& a, const Tensor& b);
+Tensor& outer_out(Tensor& out, const Tensor& a, const Tensor& b);
 /// Sums over the last `dims` dims of a and the first of b, or over the dims named for each.
 Tensor tensordot(const Tensor& a, const Tensor& b, int64_t dims = 2);
 Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Shape& b_dims);
@@ -343,11 +372,15 @@ Tensor index(const Tensor& x, const std::vector<Index>& indices);
 /// A copy of x with the indexed elements replaced by (or, accumulating, added to by) value.
 Tensor index_put(const Tensor& x, const std::vector<Index>& indices, const Tensor& value, bool accumulate = false);
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
+Tensor& gather_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index);
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor& scatter_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+Tensor& scatter_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor& scatter_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+Tensor& scatter_add_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
+Tensor& index_select_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index);
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 /// Rows along dim replaced by those of source, or by one value.
@@ -356,12 +389,16 @@ Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& s
 Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value);
 Tensor& index_fill_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& value);
 Tensor masked_select(const Tensor& x, const Tensor& mask);
+Tensor& masked_select_out(Tensor& out, const Tensor& x, const Tensor& mask);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value);
 /// [n, dim] indices of the elements that are not zero, in row-major order.
 Tensor nonzero(const Tensor& x);
 ValuesIndices topk(const Tensor& x, int64_t k, int64_t dim = -1, bool largest = true, bool sorted = true);
+ValuesIndices& topk_out(ValuesIndices& out, const Tensor& x, int64_t k, int64_t dim = -1, bool largest = true,
+                        bool sorted = true);
 /// Stable. NaN counts as the largest.
 ValuesIndices sort(const Tensor& x, int64_t dim = -1, bool descending = false);
+ValuesIndices& sort_out(ValuesIndices& out, const Tensor& x, int64_t dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The k-th smallest along dim, k from 1 on.
 ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim = -1, bool keepdim = false);

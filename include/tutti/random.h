@@ -70,5 +70,6 @@ Tensor bernoulli(const Tensor& p);
 Tensor multinomial(const Tensor& weights, int64_t count, bool replacement = false);
 /// Zeroes elements with probability p and scales the rest by 1/(1-p); the identity when not training.
 Tensor dropout(const Tensor& x, double p, bool training = true);
+Tensor& dropout_(Tensor& x, double p, bool training = true);
 
 }  // namespace tutti

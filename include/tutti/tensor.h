@@ -214,7 +214,9 @@ class Tensor {
   // ---- Storage
   size_t storage_bytes() const;
   /// Frees the storage (0) or gives it memory again, in place: every view sees the change. Old contents are kept as far
-  /// as they fit. A tensor whose storage is too small for it cannot be read until it is resized back.
+  /// as they fit. A tensor whose storage is too small for it cannot be read until it is resized back. This is no write:
+  /// the version stays, so that what was saved for backward may be freed and refilled meanwhile, as sharded training
+  /// does with parameters. Who refills it with other values must count that as a write, as every operator does.
   void resize_storage(size_t bytes) const;
   bool shares_storage(const Tensor& other) const;
   uint64_t version() const;
@@ -288,7 +290,9 @@ class Tensor {
   Tensor repeat(const Shape& repeats) const;
   Tensor tile(const Shape& repeats) const;
   Tensor tril(int64_t diagonal = 0) const;
+  Tensor& tril_(int64_t diagonal = 0);
   Tensor triu(int64_t diagonal = 0) const;
+  Tensor& triu_(int64_t diagonal = 0);
   Tensor diag(int64_t diagonal = 0) const;
   /// x[i]: select along the first dim.
   Tensor operator[](int64_t index) const { return select(0, index); }
@@ -343,7 +347,9 @@ class Tensor {
   Tensor trace() const;
   Tensor logsumexp(const Shape& dims = {}, bool keepdim = false) const;
   Tensor cumsum(int64_t dim, std::optional<DType> dtype = {}) const;
+  Tensor& cumsum_(int64_t dim);
   Tensor cumprod(int64_t dim, std::optional<DType> dtype = {}) const;
+  Tensor& cumprod_(int64_t dim);
   Tensor softmax(int64_t dim, std::optional<DType> dtype = {}) const;
   Tensor log_softmax(int64_t dim, std::optional<DType> dtype = {}) const;
   Tensor matmul(const Tensor& other) const;
@@ -351,6 +357,11 @@ class Tensor {
   Tensor mv(const Tensor& vector) const;
   Tensor bmm(const Tensor& other) const;
   Tensor dot(const Tensor& other) const;
+  /// beta · this + alpha · a@b
+  Tensor addmm(const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1) const;
+  Tensor& addmm_(const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+  Tensor baddbmm(const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1) const;
+  Tensor& baddbmm_(const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
   Tensor real() const;
   Tensor imag() const;
   Tensor coalesce() const;

@@ -207,7 +207,10 @@ void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const
   if (!how.needed) return;
   Gradients seen;
   if (node.has_hooks()) seen.assign(outputs.begin(), outputs.end());
-  node.run(outputs, inputs);
+  if (Homes* homes = homes_of_pass(); homes && homes->any()) [[unlikely]]
+    homes->run(node, outputs, inputs);
+  else
+    node.run(outputs, inputs);
   if (node.has_hooks()) {
     Gradients list(inputs.begin(), inputs.end());
     node.hooks().after.each([&](auto& hook) { hook(list, seen); });
@@ -310,13 +313,15 @@ void GraphTask::cancel(std::exception_ptr error) {
   for (auto& [key, queue] : queues_) queue.wake.notify_all();
 }
 
-bool after_backward(std::function<void(bool)> f) {
+bool after_backward(std::function<void(bool)> f, uint64_t order) {
   GraphTask* pass = current_pass;
   if (!pass || !pass->accumulates()) return false;
   std::lock_guard lock(pass->mutex_);
-  pass->callbacks_.push_back(std::move(f));
+  pass->callbacks_.emplace(order, std::move(f));
   return true;
 }
+
+Homes* homes_of_pass() { return current_pass ? &current_pass->homes_ : nullptr; }
 
 void GraphTask::run_callbacks(bool well) {
   while (true) {  // one may ask for another
@@ -324,7 +329,7 @@ void GraphTask::run_callbacks(bool well) {
     {
       std::lock_guard lock(mutex_);
       if (callbacks_.empty()) return;
-      next = std::move(callbacks_.front());
+      next = std::move(callbacks_.begin()->second);
       callbacks_.erase(callbacks_.begin());
     }
     next(well);

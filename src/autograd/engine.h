@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "autograd/homes.h"
 #include "autograd/node.h"
 #include "tutti/context.h"
 
@@ -78,7 +79,8 @@ class GraphTask {
     TensorList arrived = {};
   };
 
-  friend bool after_backward(std::function<void(bool)> f);
+  friend bool after_backward(std::function<void(bool)> f, uint64_t order);
+  friend Homes* homes_of_pass();
   void run_nodes();
   void run_callbacks(bool well);
   uint32_t find_or_add(Node* node);
@@ -110,7 +112,8 @@ class GraphTask {
   std::map<int, Queue> queues_;  // by device
   Queue* only_ = nullptr;
   std::exception_ptr error_;
-  std::vector<std::function<void(bool)>> callbacks_;  // of the outermost task: see after_backward()
+  std::multimap<uint64_t, std::function<void(bool)>> callbacks_;  // of the outermost task: see after_backward()
+  Homes homes_;                                                   // of the outermost task too
 };
 
 /// What a pass does with one node: hooks before it, the node, hooks after it. `ends`: a place where a pass within
@@ -124,8 +127,8 @@ void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const
 /// From within a hook or node: calls f when the backward pass that this thread works for has run, before it returns.
 /// The pass is the outermost: one that a node starts itself (checkpointing) is part of it. f is told whether it went
 /// well; if so, what f throws is thrown by the pass. False, and nothing will be called: there is no pass, or it is one
-/// of grad(), which accumulates nothing.
-bool after_backward(std::function<void(bool well)> f);
+/// of grad(), which accumulates nothing. Those of a lower `order` are called before others, whoever asked first.
+bool after_backward(std::function<void(bool well)> f, uint64_t order = 0);
 
 /// Runs backward from these roots, accumulating leaves as usual, but gradients that reach `inputs` are returned instead
 /// and go no further.

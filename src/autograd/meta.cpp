@@ -227,7 +227,10 @@ void Tensor::set_grad(const Tensor& grad) const {
 
 Node* Tensor::grad_node() const { return requires_grad() ? impl()->autograd->node.get() : nullptr; }
 
-Tensor Tensor::detach() const { return make_alias(*this); }
+Tensor Tensor::detach() const {
+  check<ValueError>(defined(), "detach", "the tensor is undefined: it was never given a value");
+  return make_alias(*this);
+}
 
 Tensor& Tensor::detach_() {
   check<GradError>(!is_view(), "detach_", "{} is a view; use detach()", *this);
@@ -240,6 +243,7 @@ Tensor& Tensor::detach_() {
 }
 
 HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  check<ValueError>(hook != nullptr, "register_hook", "the hook is empty: there is nothing to call");
   check<GradError>(requires_grad(), "register_hook", "{} does not require a gradient", *this);
   if (Tracer* tracer = tracing()) tracer->hooked(*this);
   auto& meta = autograd_meta(*this);
@@ -254,6 +258,7 @@ HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) cons
 }
 
 HookHandle Tensor::register_post_accumulate_hook(std::function<void(const Tensor&)> hook) const {
+  check<ValueError>(hook != nullptr, "register_post_accumulate_hook", "the hook is empty: there is nothing to call");
   check<GradError>(requires_grad() && is_leaf(), "register_post_accumulate_hook",
                    "{} is not a leaf that requires a gradient", *this);
   if (Tracer* tracer = tracing()) tracer->hooked(*this);

@@ -17,9 +17,10 @@
 namespace tutti {
 namespace {
 
-// Frames of the library itself say nothing to a user about where they called it.
+// Frames of the library itself say nothing to a user about where they called it, nor do those that called main.
 bool is_ours(std::string_view function, std::string_view file) {
-  return function.starts_with("tutti::") || file.find("/include/tutti/") != std::string_view::npos ||
+  return function.starts_with("tutti::") || function.starts_with("__libc_start") || function == "_start" ||
+         file.find("/include/tutti/") != std::string_view::npos ||
          function.find("tutti::detail::") != std::string_view::npos;
 }
 
@@ -29,12 +30,24 @@ constexpr int kMostLines = 6;
 struct Lines {
   std::string text;
   int count = 0;
+  bool with_lines = false;
   void add(std::string_view function, std::string_view file, int line) {
     if (count >= kMostLines || is_ours(function, file)) return;
     ++count;
+    with_lines = with_lines || !file.empty();
     text += file.empty() ? fmt::format("  in {}\n", function) : fmt::format("  {}:{} in {}\n", file, line, function);
   }
 };
+
+// Frames without files were compiled without debug information; who reads them should know how to get lines.
+std::string finished(const Lines& lines) {
+#ifdef TUTTI_HAVE_LIBBACKTRACE
+  constexpr auto advice = "  (compile your program with -g1 to see files and lines here)\n";
+#else
+  constexpr auto advice = "  (this library was built without libbacktrace, which finds files and lines)\n";
+#endif
+  return lines.with_lines ? lines.text : lines.text + advice;
+}
 
 }  // namespace
 
@@ -55,7 +68,7 @@ std::string backtrace_text() {
         return 0;
       },
       [](void*, const char*, int) {}, &lines);
-  return lines.text;
+  return finished(lines);
 }
 
 #else
@@ -68,7 +81,7 @@ std::string backtrace_text() {
     Dl_info info{};
     if (dladdr(frames[i], &info) && info.dli_sname) lines.add(demangle(info.dli_sname), "", 0);
   }
-  return lines.text;
+  return finished(lines);
 }
 
 #endif

@@ -85,9 +85,13 @@ std::vector<int64_t> gather_hashes(const std::vector<int64_t>& mine, const Colle
 
 Facts facts_of(const char* kind, const NamedTensors& tensors) {
   Facts facts;
-  for (const auto& [name, t] : tensors)
+  for (const auto& [name, t] : tensors) {
+    // Gradients lie in buckets as their parameters do: the order of elements is the same on all ranks, or no sum is.
+    bool turned = t.requires_grad() && !t.is_contiguous() && t.is_contiguous(MemoryFormat::channels_last);
     facts.emplace_back(fmt::format("{} {}", kind, name),
-                       fmt::format("{}{}{}", t.dtype(), t.sizes(), t.requires_grad() ? "" : " without a gradient"));
+                       fmt::format("{}{}{}{}", t.dtype(), t.sizes(), turned ? " in channels_last order" : "",
+                                   t.requires_grad() ? "" : " without a gradient"));
+  }
   return facts;
 }
 

@@ -1,12 +1,14 @@
 #include "tutti/parallel/data_parallel.h"
 
 #include <algorithm>
-#include <map>
+#include <atomic>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/workers.h"
 #include "comm/launch/errors.h"
 #include "nn/visit.h"
+#include "tensor/impl.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
 
@@ -120,19 +122,89 @@ void run_on(const Devices& devices, const std::function<void(size_t)>& body) {
     if (errors[k]) comm::rethrow_with(errors[k], fmt::format("replica {} on {}: ", k, devices[k]));
 }
 
-void make_replica(nn::ModuleBase& copy, Device device, bool first) {
-  std::map<const TensorImpl*, Tensor> known;  // what is shared stays shared
-  auto replace = [&](Tensor& x, bool copies) {
-    if (!x.defined()) return;
-    Tensor& mine = known[x.impl()];
-    if (!mine.defined()) mine = !copies ? moved(x, device) : x.device() == device ? clone(x) : copy_to(x, device);
-    x = mine;
-  };
-  nn::detail::walk(
-      copy, [&](const std::string&, nn::Parameter& p) { replace(p, false); },
-      // A replica may write its buffers: only one writes those of the module.
-      [&](const std::string&, nn::Buffer& b) { replace(b, !first); },
-      [](const std::string&, nn::ModuleBase& m) { m.set_replica(); });
+// What a replica has in place of a tensor of the module.
+struct Kept {
+  Tensor source, here;
+  uint64_t source_version = 0, here_version = 0;  // when they were the same
+  bool met = false;
+};
+using KeptTensors = std::unordered_map<const TensorImpl*, Kept>;
+struct ReplicaTensors::State {
+  std::atomic<bool> busy = false;
+  std::vector<KeptTensors> replicas;
+};
+ReplicaTensors::ReplicaTensors() : state_(std::make_unique<State>()) {}
+ReplicaTensors::~ReplicaTensors() = default;
+ReplicaTensors::Use::Use(ReplicaTensors* tensors) {
+  if (tensors && !tensors->state_->busy.exchange(true)) state = tensors->state_.get();
+}
+ReplicaTensors::Use::~Use() {
+  if (state) state->busy = false;
+}
+
+namespace {
+
+// Whether it still stands for x: it sees x's memory, or neither has been written since it was copied. The version of a
+// storage counts all writes, by whatever view.
+bool is_current(const Kept& kept, const Tensor& x, Device device, bool copies) {
+  const Tensor& here = kept.here;
+  if (!here.defined() || !(here.device() == device) || here.requires_grad() != x.requires_grad() ||
+      here.dtype() != x.dtype() || here.sizes() != x.sizes())
+    return false;
+  if (!copies && here.shares_storage(x))
+    return here.storage_offset() == x.storage_offset() && here.strides() == x.strides();
+  return x.version() == kept.source_version && here.version() == kept.here_version;
+}
+
+Tensor replica_of(const Tensor& x, Device device, bool copies) {
+  if (!copies) return moved(x, device);
+  return x.device() == device ? clone(x) : copy_to(x, device);
+}
+
+class ReplicaMaker {
+ public:
+  ReplicaMaker(Device device, KeptTensors& kept) : device_(device), kept_(kept) {}
+  // `copies`: a replica may write it, and must not write the module's.
+  void replace(Tensor& x, bool copies) {
+    if (!x.defined() || (!copies && x.device() == device_)) return;
+    Kept& kept = kept_[x.impl()];
+    // Others have a graph that does not last, or no version by which to know that they changed.
+    bool lasts = !x.is_sparse() && !impl(x)->inference && (x.is_leaf() || !x.requires_grad());
+    if (!kept.met && !(lasts && is_current(kept, x, device_, copies))) {
+      // They serve runs with gradients and without.
+      ModeGuard mode(lasts ? uint32_t{kGradMode} : 0, lasts ? uint32_t{kInferenceMode} : 0);
+      Tensor here = replica_of(x, device_, copies);
+      kept = {x, here, x.version(), here.version()};
+    }
+    kept.met = true;  // what is shared stays shared
+    x = kept.here;
+  }
+  // Forgets what was not met: it is no longer of the module.
+  void finish() {
+    std::erase_if(kept_, [](const auto& entry) { return !entry.second.met; });
+    for (auto& [key, kept] : kept_) kept.met = false;
+  }
+
+ private:
+  Device device_;
+  KeptTensors& kept_;
+};
+
+}  // namespace
+
+void make_replicas(const std::vector<nn::ModuleBase*>& copies, const Devices& devices, ReplicaTensors::State* kept) {
+  ReplicaTensors::State fresh;
+  ReplicaTensors::State& state = kept ? *kept : fresh;
+  state.replicas.resize(copies.size());
+  for (size_t k = 0; k < copies.size(); ++k) {
+    ReplicaMaker maker(devices[k], state.replicas[k]);
+    nn::detail::walk(
+        *copies[k], [&](const std::string&, nn::Parameter& p) { maker.replace(p, false); },
+        // A replica may write its buffers: only one writes those of the module.
+        [&](const std::string&, nn::Buffer& b) { maker.replace(b, k > 0); },
+        [](const std::string&, nn::ModuleBase& m) { m.set_replica(); });
+    maker.finish();
+  }
 }
 
 Devices check_devices(const nn::ModuleBase& module, Devices devices) {

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "parallel/reducer.h"
+#include "tutti/ops.h"
 
 namespace tutti::parallel {
 
@@ -13,7 +14,10 @@ NoSync::~NoSync() {
 
 DdpBase::DdpBase(nn::ModuleBase& module, const DdpOptions& options) : reducer_(Reducer::make(module, options)) {}
 void DdpBase::before_forward(nn::ModuleBase& module) const { reducer_->check_module(module); }
-void DdpBase::after_forward(const TensorList& outputs) const { reducer_->watch(outputs); }
+void DdpBase::after_forward(nn::ModuleBase& module, const TensorList& outputs) const {
+  reducer_->find_buffers(module);
+  reducer_->watch(outputs);
+}
 void DdpBase::set_samples(double count) { reducer_->set_samples(count); }
 UnusedParameters DdpBase::unused_parameters() const { return reducer_->unused(); }
 CommunicationTime DdpBase::communication_time() const { return reducer_->communication_time(); }
@@ -24,13 +28,10 @@ DdpBase::operator Joinable() const { return Joinable(reducer_->join_part()); }
 CommunicationHook compress(DType dtype) {
   check<DTypeError>(dtype == DType::bf16 || dtype == DType::f16, "compress",
                     "gradients can travel as bf16 or f16, not {}", dtype);
-  return [dtype](GradientBucket& bucket) -> std::function<void()> {
-    Tensor half = bucket.buffer.to(dtype);
-    Work work = all_reduce_async(half, bucket.average);
-    return [&bucket, half, work]() mutable {
-      work.wait();
-      bucket.buffer.copy_(half);
-    };
+  return [dtype](GradientBucket& bucket) -> Communication {
+    Tensor whole = bucket.buffer.is_complex() ? view_as_real(bucket.buffer) : bucket.buffer;
+    Tensor half = whole.to(dtype);
+    return {all_reduce_async(half, bucket.average), [whole, half]() mutable { whole.copy_(half); }};
   };
 }
 

@@ -37,7 +37,7 @@ void Reducer::end_pass(bool well) {
     if (!well && pass_.syncing && next_ > 0) broken_ = "its graph threw when some gradients had been sent already";
     if (well && pass_.syncing && pass_.with_graph) finish_with_graph();
     if (well && pass_.syncing && !pass_.with_graph) finish_pass();
-    reset_pass();
+    reset_pass(well);
   } catch (const std::exception& e) {
     broken_ = e.what();
     reset_pass();
@@ -45,15 +45,20 @@ void Reducer::end_pass(bool well) {
   }
 }
 
-void Reducer::reset_pass() {
+void Reducer::reset_pass(bool well) {
   for (Entry& e : entries_) {
     e.count = 0;
     e.filled = false;
     e.sparse.reset();
     e.late.reset();
     e.before.reset();
+    e.kept.reset();
   }
-  if (pass_.syncing) samples_.reset();
+  for (Bucket& b : buckets_) b.sent = {};
+  if (pass_.syncing)
+    earlier_samples_ = 0;
+  else if (well)
+    earlier_samples_ += pass_.samples;
   pass_ = {};
   next_ = 0;
 }
@@ -96,16 +101,47 @@ void Reducer::wait_for_buckets(Clock::time_point waiting_since) {
   Clock::time_point last{};
   time_ = {};
   for (Bucket& b : buckets_) {
-    if (b.finish) std::exchange(b.finish, nullptr)();
-    if (!b.work.defined()) continue;
-    std::exchange(b.work, Work()).wait();
-    Clock::time_point ended{Clock::duration(b.ended->load())};
-    time_.total += Seconds(ended - std::max(b.began, last)).count();
-    last = ended;
+    Communication sent = std::exchange(b.sent, {});
+    if (sent.work.defined()) {
+      sent.work.wait();
+      Clock::time_point ended{Clock::duration(b.ended->load())};
+      time_.total += Seconds(ended - std::max(b.began, last)).count();
+      last = ended;
+    }
+    if (sent.finish) sent.finish();
   }
   time_.exposed = Seconds(Clock::now() - waiting_since).count();
-  // What else is exchanged at the end belongs to it; of a hook's collectives nothing else is known.
-  time_.total = options_.hook ? time_.exposed : std::max(time_.total, time_.exposed);
+  time_.total = std::max(time_.total, time_.exposed);  // what else is exchanged at the end belongs to it
+}
+
+// What came too late for its bucket, in buckets of its own: whatever a hook does in place of the average is done to all
+// dense gradients alike. All ranks know from the flags what is in them.
+void Reducer::reduce_late_by_hook() {
+  std::vector<std::vector<size_t>> kinds = used_by_kind(flags_);
+  int64_t index = static_cast<int64_t>(buckets_.size());
+  for (std::vector<size_t>& kind : kinds) {
+    std::erase_if(kind, [&](size_t i) { return !(flags_[i] & kLate); });
+    if (kind.empty()) continue;
+    Bucket b;
+    for (size_t i : kind) b.elements += entries_[i].parameter.numel();
+    const Tensor& first = entries_[kind[0]].parameter;
+    b.content.buffer = zeros({b.elements}, {.dtype = first.dtype(), .device = first.device()});
+    b.content.index = index++;
+    int64_t at = 0;
+    for (size_t i : kind) {
+      Entry& e = entries_[i];
+      Tensor part = b.content.buffer.narrow(0, at, e.parameter.numel()).view(e.parameter.sizes());
+      at += e.parameter.numel();
+      if (e.late.defined()) part.add_(e.late);
+      if (e.sparse.defined()) part.add_(std::exchange(e.sparse, Tensor()).to_dense());
+      e.late = part;
+      b.content.gradients.push_back(part);
+      b.content.parameters.push_back(e.parameter);
+    }
+    send(b);
+    if (b.sent.work.defined()) b.sent.work.wait();
+    if (b.sent.finish) b.sent.finish();
+  }
 }
 
 void Reducer::finish_pass() {
@@ -129,6 +165,7 @@ void Reducer::finish_pass() {
     if (e.bucket < 0) take_rest(e);
   if (!known && !pass_.observing) flags_ = exchange_flags();
   wait_for_buckets(now);
+  if (options_.hook) reduce_late_by_hook();
   bool changed = false;
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];
@@ -171,24 +208,38 @@ std::vector<uint8_t> Reducer::exchange_flags() {
   return flags.to_vector<uint8_t>();
 }
 
+// "" if it is as in the first step.
+std::string Reducer::static_difference(size_t i) const {
+  const Entry& e = entries_[i];
+  bool used = flags_[i] & kUsed;
+  // A rank that had no inputs in the first step knows what is used, but not yet how often.
+  uint32_t wanted = counted_ ? e.expected : used ? e.count : 0;
+  if (e.count != wanted) return fmt::format("{} times, not {}", e.count, wanted);
+  if (!used) return e.dirty ? "used inside of no_sync(), not used in the first step" : "";
+  bool came = e.filled || e.late.defined() || e.sparse.defined();
+  Tensor rest = came ? Tensor() : gradient_sink().gradient(e.parameter);
+  bool sparse = e.sparse.defined() || (rest.defined() && rest.is_sparse());
+  bool dense = e.filled || e.late.defined() || (rest.defined() && !rest.is_sparse());
+  if (sparse && !(flags_[i] & kSparse)) return "a sparse gradient, where all were dense in the first step";
+  if (dense && sparse_[i]) return "a dense gradient, where all were sparse in the first step";
+  return "";
+}
+
 void Reducer::check_static() const {
   if (!options_.static_graph || pass_.observing || pass_.joined) return;
   std::string text;
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const Entry& e = entries_[i];
-    // A rank that had no inputs in the first step knows what is used, but not yet how often.
-    uint32_t wanted = counted_ ? e.expected : flags_[i] & kUsed ? e.count : 0;
-    if (e.count != wanted) text += fmt::format("\n  {}: {} times, not {}", e.name, e.count, wanted);
-  }
+  for (size_t i = 0; i < entries_.size(); ++i)
+    if (std::string what = static_difference(i); !what.empty())
+      text += fmt::format("\n  {}: {}", entries_[i].name, what);
   check<ValueError>(text.empty(), kName,
-                    "the graph is said to be static, but parameters got gradients more or less often than in the first "
-                    "step:{}",
+                    "the graph is said to be static, but parameters got other gradients than in the first step:{}",
                     text);
 }
 
 // Averages what did not go by a bucket; e.late or e.sparse becomes the result.
 void Reducer::reduce_aside(Entry& e, uint8_t flags) {
   if (flags & kLate) {
+    if (options_.hook) return;  // see reduce_late_by_hook()
     e.late = to_dense_or_zeros(e.sparse, e.late, e.parameter);
     e.sparse.reset();
     all_reduce(e.late, average());
@@ -202,6 +253,7 @@ void Reducer::reduce_aside(Entry& e, uint8_t flags) {
 void Reducer::hand_out(Entry& e, uint8_t flags) {
   GradientSink& sink = gradient_sink();
   if (!(flags & kUsed)) {
+    if (e.kept.defined()) e.slot.copy_(e.kept);  // the collective has written where it lay
     if (e.before.defined()) sink.set_gradient(e.parameter, e.before);
     return;
   }
@@ -252,13 +304,15 @@ Tensor Reducer::gradient_with_graph(const Entry& e) const {
 void Reducer::finish_with_graph() {
   meet_joined();
   std::vector<uint8_t> flags = exchange_flags();
-  EnableGrad guard;
+  // Who has joined keeps nothing, and there will be no pass back through these: see refuse_second_backward().
+  ModeGuard guard(pass_.joined ? 0 : kGradMode, pass_.joined ? kGradMode : kInferenceMode);
   ReduceOptions o = average();
   o.group = group_;
   for (const std::vector<size_t>& kind : used_by_kind(flags)) {
     TensorList mine;
     for (size_t i : kind) mine.push_back(gradient_with_graph(entries_[i]));
     TensorList averaged = fn::all_reduce(mine, o);
+    refuse_second_backward(averaged);
     for (size_t k = 0; k < kind.size() && !pass_.joined; ++k) {
       Entry& e = entries_[kind[k]];
       gradient_sink().set_gradient(e.parameter, averaged[k]);
@@ -267,6 +321,19 @@ void Reducer::finish_with_graph() {
   }
   if (!pass_.joined) note_unused(flags);
   sync_buffers();
+}
+
+// Through these averages, backward makes collectives that ranks without inputs know nothing of.
+void Reducer::refuse_second_backward(const TensorList& averaged) const {
+  if (!join_->session || pass_.joined) return;
+  for (const Tensor& y : averaged)
+    y.register_hook([part = std::weak_ptr(join_)](const Tensor&) {
+      auto joining = part.lock();
+      check<ValueError>(!joining || !joining->session, "join",
+                        "backward through averaged gradients (create_graph) would wait for ranks that have no more "
+                        "inputs: inside of join() take gradients of gradients by grad(), before they are averaged");
+      return Tensor();
+    });
 }
 
 void Reducer::sync_buffers() {

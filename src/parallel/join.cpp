@@ -29,11 +29,11 @@ void shadow_others(JoinSession& session, const std::vector<Joinable>& parts) {
 
 struct SessionGuard {
   SessionGuard(JoinSession& session, const std::vector<Joinable>& parts) : parts(parts) {
+    for (size_t i = 0; i < parts.size(); ++i)
+      check<ValueError>(!parts[i].part()->session, "join", "part {} is being joined already", i);
     for (size_t i = 0; i < parts.size(); ++i) {
-      JoinPart& part = *parts[i].part();
-      check<ValueError>(!part.session, "join", "part {} is being joined already", i);
-      part.index = static_cast<int64_t>(i);
-      part.session = &session;
+      parts[i].part()->index = static_cast<int64_t>(i);
+      parts[i].part()->session = &session;
     }
   }
   ~SessionGuard() {
@@ -96,6 +96,11 @@ int join(const std::vector<Joinable>& parts, const std::function<void()>& body, 
   std::iota(everyone.begin(), everyone.end(), 0);
   JoinSession session(group.subgroup(everyone), options);
   SessionGuard guard(session, parts);
+  // Ranks are at different points of their work: nobody's parts can go on, not even those of ranks that were through.
+  auto give_up = [&](const std::string& why) {
+    for (const Joinable& p : parts)
+      if (p.part()->fail) p.part()->fail(why);
+  };
   try {
     body();
     shadow_others(session, parts);
@@ -103,9 +108,15 @@ int join(const std::vector<Joinable>& parts, const std::function<void()>& body, 
     for (const Joinable& p : parts)
       if (p.part()->finish && session.leader() >= 0) p.part()->finish(last);
     return last;
-  } catch (const RankFailure&) {
+  } catch (const RankFailure& e) {
+    give_up(e.what());
     throw;  // others know
+  } catch (const std::exception& e) {
+    give_up(e.what());
+    session.fail();
+    throw;
   } catch (...) {
+    give_up("something was thrown inside of join");
     session.fail();
     throw;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "tutti/parallel/join.h"
 
@@ -41,8 +42,9 @@ class JoinSession {
 struct JoinPart {
   std::function<void(int64_t mode)> shadow;
   std::function<void(int last)> finish;
-  JoinSession* session = nullptr;  // while inside of join()
-  int64_t index = 0;               // in its list
+  std::function<void(const std::string& why)> fail;  // the join has failed, here or on another rank
+  JoinSession* session = nullptr;                    // while inside of join()
+  int64_t index = 0;                                 // in its list
 };
 
 }  // namespace tutti::parallel

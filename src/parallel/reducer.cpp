@@ -7,6 +7,8 @@
 
 #include "autograd/engine.h"
 #include "base/check.h"
+#include "nn/visit.h"
+#include "parallel/sync_batch_norm.h"
 #include "tutti/ops.h"
 
 namespace tutti::parallel {
@@ -16,23 +18,37 @@ constexpr const char* kName = "DistributedDataParallel";
 // Transports keep a few collectives at a time. More would block backward until other ranks come, who may just then
 // wait for this rank in a collective of their own (of a SyncBatchNorm, say).
 constexpr size_t kMaxInFlight = 8;
+// Smaller gradients are copied faster than their home is found.
+constexpr int64_t kWorthAHome = 4096;
 
-// Says of all trainable parameters, and of buffers, whether they are known.
-class KnownVisitor final : public nn::detail::FieldVisitor {
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.is_same(b) || (a.shares_storage(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+                          a.strides() == b.strides());
+}
+
+// All tensors of a module, those that are shared as often as they are met. It makes no names: it runs in every forward.
+class TensorVisitor final : public nn::detail::FieldVisitor {
  public:
-  explicit KnownVisitor(std::function<void(const std::string&, const Tensor&)> check) : check_(std::move(check)) {}
-  void parameter(const std::string& name, nn::Parameter& p) override {
-    if (p.defined() && p.requires_grad()) check_(name, p);
+  void parameter(const std::string&, nn::Parameter& p) override {
+    if (p.defined() && p.requires_grad()) parameters.push_back(p);
   }
   void buffer(const std::string&, nn::Buffer& b) override {
     if (b.defined()) buffers.push_back(b);
   }
   void module(const std::string&, nn::ModuleBase& m) override { m.visit_fields(*this); }
-  TensorList buffers;
-
- private:
-  std::function<void(const std::string&, const Tensor&)> check_;
+  TensorList parameters, buffers;
 };
+TensorVisitor visit(nn::ModuleBase& module) {
+  TensorVisitor visitor;
+  visitor.module("", module);
+  return visitor;
+}
+
+// Wrappers are made by all ranks of their group together, so the order of any two is the same on all that have both.
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 }  // namespace
 
@@ -47,6 +63,12 @@ std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions&
   reducer->join_->shadow = [weak = std::weak_ptr(reducer)](int64_t mode) {
     if (auto self = weak.lock()) self->shadow(mode);
   };
+  reducer->join_->fail = [weak = std::weak_ptr(reducer)](const std::string& why) {
+    auto self = weak.lock();
+    if (!self) return;
+    std::lock_guard lock(self->mutex_);
+    if (self->broken_.empty()) self->broken_ = why;
+  };
   reducer->join_->finish = [weak = std::weak_ptr(reducer)](int last) {
     auto self = weak.lock();
     if (!self) return;
@@ -59,7 +81,7 @@ std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions&
 }
 
 Reducer::Reducer(nn::ModuleBase& module, const DdpOptions& options)
-    : options_(options), group_(options.group.defined() ? options.group : world()) {
+    : options_(options), number_(next_number()), group_(options.group.defined() ? options.group : world()) {
   check<ValueError>(options.bucket_bytes > 0, kName, "bucket_bytes is {}: it must be positive", options.bucket_bytes);
   check<ValueError>(options.checksum_every >= 0, kName, "checksum_every is {}: a number of steps, or 0 for never",
                     options.checksum_every);
@@ -106,6 +128,10 @@ void Reducer::adopt(nn::ModuleBase& module) {
     e.parameter = tensor;
   }
   for (const NamedBuffer& b : buffers_) all.push_back(b.tensor);
+  for (const Tensor& met : visit(module).buffers) {
+    auto same = std::find_if(buffers_.begin(), buffers_.end(), [&](auto& b) { return b.tensor.is_same(met); });
+    buffer_visits_.push_back(static_cast<size_t>(same - buffers_.begin()));
+  }
   broadcast_all(all, options_.root);
   sparse_.assign(entries_.size(), false);
 }
@@ -114,7 +140,7 @@ ReduceOptions Reducer::average() const {
   ReduceOptions o{.op = Reduce::average, .group = channel_, .timeout = options_.timeout, .place = options_.place};
   const JoinSession* session = join_->session;
   if (options_.average == Average::samples)
-    o.weight = pass_.joined ? 0 : samples_.value_or(0);
+    o.weight = pass_.joined ? 0 : earlier_samples_ + pass_.samples;
   else if (session)
     o.weight = pass_.joined && !session->count_joined() ? 0 : 1;
   return o;
@@ -131,22 +157,43 @@ void Reducer::broadcast_all(const TensorList& tensors, int root) const {
 void Reducer::check_module(nn::ModuleBase& module) {
   check<Error>(broken_.empty(), kName, "it cannot go on after a backward pass that failed ({}): make a new one",
                broken_);
-  KnownVisitor visitor([this](const std::string& name, const Tensor& p) {
+  for (const Tensor& p : visit(module).parameters) {
     auto known = index_.find(p.impl());
-    check<ValueError>(known != index_.end(), kName,
-                      "the parameter {} ({}) is not one of those it was made with: after replacing or copying "
-                      "parameters, or asking for gradients of more of them, make a new {}",
-                      name, p, kName);
+    if (known == index_.end()) unknown_parameter(module, p);
     const Entry& e = entries_[known->second];
     check<ValueError>(!e.slot.defined() ||
                           (e.slot.dtype() == p.dtype() && e.slot.sizes() == p.sizes() && e.slot.device() == p.device()),
                       kName, "the parameter {} was {} and is {} now: convert the module before it is wrapped", e.name,
                       e.slot, p);
+  }
+  if (options_.average != Average::samples) return;
+  weigh_statistics(module, number_, [weak = weak_from_this()] {
+    auto self = weak.lock();
+    return self ? self->weight_of_pass() : std::nullopt;
   });
-  visitor.module("", module);
-  // Buffers may be replaced: what is there now counts. Those that are shared are visited several times.
-  if (visitor.buffers.size() == buffers_.size())
-    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].tensor = visitor.buffers[i];
+}
+
+void Reducer::unknown_parameter(const nn::ModuleBase& module, const Tensor& p) const {
+  std::string name;
+  nn::detail::walk(
+      module,
+      [&](const std::string& path, nn::Parameter& found) {
+        if (found.defined() && found.is_same(p)) name = path;
+      },
+      nn::detail::nothing, nn::detail::nothing);
+  fail<ValueError>(kName,
+                   "the parameter {} ({}) is not one of those it was made with: after replacing or copying "
+                   "parameters, or asking for gradients of more of them, make a new {}",
+                   name, p, kName);
+}
+
+void Reducer::find_buffers(nn::ModuleBase& module) {
+  TensorList met = visit(module).buffers;
+  check<ValueError>(met.size() == buffer_visits_.size(), kName,
+                    "the module had {} buffers and has {} now: give it all before it is wrapped", buffer_visits_.size(),
+                    met.size());
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < met.size(); ++i) buffers_.at(buffer_visits_[i]).tensor = met[i];
 }
 
 void Reducer::watch(const TensorList& outputs) {
@@ -156,6 +203,10 @@ void Reducer::watch(const TensorList& outputs) {
         if (auto self = weak.lock()) {
           std::lock_guard lock(self->mutex_);
           self->begin_pass();
+        } else {
+          check<Error>(!after_backward([](bool) {}), kName,
+                       "backward runs through the output of one that is gone, and nobody would average gradients: "
+                       "keep it until backward has run");
         }
         return Tensor();
       });
@@ -166,7 +217,15 @@ void Reducer::set_samples(double count) {
                     "gradients are averaged by ranks: this is for {{.average = Average::samples}}");
   check<ValueError>(count >= 0, "set_samples", "a batch cannot have {} samples", count);
   std::lock_guard lock(mutex_);
-  samples_ = count;
+  next_samples_ = count;
+}
+std::optional<double> Reducer::weight_of_pass() const {
+  std::lock_guard lock(mutex_);
+  if (!pass_.active) return {};
+  check<ValueError>(pass_.syncing && earlier_samples_ == 0, kName,
+                    "batch norms over all ranks, averages by samples and no_sync() do not go together: how much this "
+                    "rank's part counts is not known before the last one. Average by ranks, and scale the losses");
+  return pass_.samples;
 }
 void Reducer::add_no_sync(int change) {
   std::lock_guard lock(mutex_);
@@ -200,19 +259,39 @@ void Reducer::check_equal() {
 bool Reducer::begin_pass() {
   if (pass_.active) return true;
   if (!broken_.empty()) return false;  // forward says so; another one may work on these parameters by now
-  if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); })) return false;
+  if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
+  forget_cleared();
   pass_ = {};
   pass_.active = true;
   pass_.syncing = no_sync_ == 0;
   pass_.with_graph = grad_enabled();
+  check<ValueError>(!pass_.syncing || options_.average != Average::samples || next_samples_, kName,
+                    "gradients are averaged by samples: call set_samples() before backward");
+  pass_.samples = std::exchange(next_samples_, {}).value_or(0);
   if (pass_.syncing) begin_sync(false);
+  if (pass_.syncing && !pass_.observing && !pass_.with_graph) offer_homes();
   return true;
+}
+
+// What was left without averaging may have been thrown away since, by zero_grad(), and its samples with it.
+void Reducer::forget_cleared() {
+  bool any = false;
+  for (Entry& e : entries_) any = (e.dirty = e.dirty && gradient_sink().gradient(e.parameter).defined()) || any;
+  if (!any) earlier_samples_ = 0;
+}
+
+// Gradients that come once may be made in the bucket, which waits for them. See Note [Gradients born in place].
+void Reducer::offer_homes() {
+  if (context().sink) return;  // it keeps gradients as they come, not until the next pass
+  for (const Entry& e : entries_)
+    if (e.bucket >= 0 && e.expected == 1 &&
+        e.parameter.numel() * static_cast<int64_t>(e.parameter.element_size()) >= kWorthAHome &&
+        !e.parameter.grad().defined())
+      offer_home(e.parameter, e.slot);
 }
 
 // What every rank does first, those that have joined too.
 void Reducer::begin_sync(bool joined) {
-  check<ValueError>(joined || options_.average != Average::samples || samples_, kName,
-                    "gradients are averaged by samples: call set_samples() before backward");
   pass_.joined = joined;
   pass_.observing = order_.empty() && !entries_.empty();
   next_ = 0;
@@ -227,8 +306,9 @@ void Reducer::begin_sync(bool joined) {
 void Reducer::accumulated(size_t index) {
   std::lock_guard lock(mutex_);
   Entry& e = entries_[index];
+  bool active = begin_pass();
   e.dirty = true;
-  if (!begin_pass() || !pass_.syncing) return;
+  if (!active || !pass_.syncing) return;
   ++e.count;
   if (pass_.observing && e.count == 1) pass_.order.push_back(index);
   if (pass_.observing || pass_.with_graph) return;
@@ -255,7 +335,7 @@ void Reducer::take(Entry& e) {
   } else {
     if (e.filled)
       e.slot.add_(g);
-    else if (!g.is_same(e.slot))
+    else if (!same_place(g, e.slot))
       e.slot.copy_(g);
     e.filled = true;
   }
@@ -277,7 +357,10 @@ void Reducer::take_rest(Entry& e) {
 
 size_t Reducer::in_flight() const {
   size_t count = 0;
-  for (size_t k = 0; k < next_; ++k) count += !buckets_[k].work.defined() || !buckets_[k].work.done();
+  for (size_t k = 0; k < next_; ++k) {
+    const Communication& sent = buckets_[k].sent;
+    count += sent.work.defined() ? !sent.work.done() : sent.finish != nullptr;  // who knows what that waits for
+  }
   return count;
 }
 
@@ -293,20 +376,27 @@ void Reducer::leave(Bucket& b) {
     take_rest(e);
     if (!e.filled)
       e.slot.zero_();
-    else if (!e.before.is_same(e.slot))
+    else if (!same_place(e.before, e.slot))
       e.slot.copy_(e.before);
-    if (e.dirty) e.before.reset();  // it will not be put back, and need not wait for that in memory
+    if (e.dirty)
+      e.before.reset();  // it will not be put back, and need not wait for that in memory
+    else if (e.before.defined() && same_place(e.before, e.slot))
+      e.kept = e.before.clone();
   }
   b.left = true;
+  send(b);
+}
+
+void Reducer::send(Bucket& b) {
   b.content.average = average();
-  if (options_.hook) {
-    b.finish = options_.hook(b.content);
-    return;
-  }
   b.began = Clock::now();
+  if (options_.hook)
+    b.sent = options_.hook(b.content);
+  else
+    b.sent = all_reduce_async(b.content.buffer, b.content.average);
+  if (!b.sent.work.defined()) return;
   b.ended = std::make_shared<std::atomic<Clock::rep>>();
-  b.work = all_reduce_async(b.content.buffer, b.content.average);
-  b.work.then([ended = b.ended] { *ended = Clock::now().time_since_epoch().count(); });
+  b.sent.work.then([ended = b.ended] { *ended = Clock::now().time_since_epoch().count(); });
 }
 
 }  // namespace tutti::parallel

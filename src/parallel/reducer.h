@@ -16,6 +16,9 @@
 // writes where the collective is at work. At the end it gets the part of the bucket (a copy of it, if the sink is
 // not the default one: contexts of distributed autograd live side by side, while there is only one set of buckets).
 //
+// Where several wrapped modules take part in one backward, their passes end in the order in which the wrappers were
+// made, which is the same on all ranks, and not in that of the graph, which need not be.
+//
 // The first pass only observes; buckets are made at its end, in the order in which rank 0's gradients came.
 #pragma once
 
@@ -42,9 +45,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   /// Throws unless the module's parameters are those that the reducer knows.
   void check_module(nn::ModuleBase& module);
+  /// Buffers may be replaced, by forward too: what is there now counts.
+  void find_buffers(nn::ModuleBase& module);
   /// A pass begins as soon as gradients flow into these, even if none of our parameters gets any.
   void watch(const TensorList& outputs);
   void set_samples(double count);
+  /// How much this rank's gradients count in the average by samples that is being made, if one is.
+  std::optional<double> weight_of_pass() const;
   void add_no_sync(int change);
   UnusedParameters unused() const;
   CommunicationTime communication_time() const;
@@ -66,6 +73,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool filled = false;    // the slot has this pass's gradient
     Tensor sparse, late;    // what does not go by the bucket
     Tensor before;          // the gradient that was there when nothing came
+    Tensor kept;            // a copy of it, if it lies in the slot
   };
   using Clock = std::chrono::steady_clock;
   struct Bucket {
@@ -77,19 +85,22 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool left = false;
     Clock::time_point began{};
     std::shared_ptr<std::atomic<Clock::rep>> ended;  // set by whoever completes the work
-    Work work;
-    std::function<void()> finish;  // of a hook
+    Communication sent;
   };
   struct Pass {
     bool active = false, syncing = false, observing = false, with_graph = false, joined = false;
-    int leader = 0;  // whose buffers, and whose order, count
+    int leader = 0;      // whose buffers, and whose order, count
+    double samples = 0;  // of this pass
     std::vector<size_t> order;
   };
 
   void adopt(nn::ModuleBase& module);
+  [[noreturn]] void unknown_parameter(const nn::ModuleBase& module, const Tensor& p) const;
   void accumulated(size_t index);
   bool begin_pass();
+  void forget_cleared();
   void begin_sync(bool joined);
+  void offer_homes();
   void take(Entry& entry);
   void take_rest(Entry& entry);
   void end_pass(bool well);
@@ -97,14 +108,17 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void finish_pass();
   void finish_with_graph();
   void shadow(int64_t mode);
-  void reset_pass();
+  void reset_pass(bool well = true);
 
   std::vector<uint8_t> my_flags();
   std::vector<uint8_t> exchange_flags();
   std::vector<std::vector<size_t>> used_by_kind(const std::vector<uint8_t>& flags) const;
   Tensor gradient_with_graph(const Entry& entry) const;
+  void refuse_second_backward(const TensorList& averaged) const;
   void check_static() const;
+  std::string static_difference(size_t index) const;
   void reduce_aside(Entry& entry, uint8_t flags);
+  void reduce_late_by_hook();
   void hand_out(Entry& entry, uint8_t flags);
   void note_unused(const std::vector<uint8_t>& flags);
   void sync_buffers();
@@ -115,6 +129,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void give_memory(Bucket& bucket);
   void leave(Bucket& bucket);
   void leave_ready();
+  void send(Bucket& bucket);
   size_t in_flight() const;
 
   ReduceOptions average() const;
@@ -122,8 +137,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void broadcast_all(const TensorList& tensors, int root) const;
 
   const DdpOptions options_;
-  Group group_;    // the user's
-  Group channel_;  // the same ranks: so that our collectives never get between the user's
+  const uint64_t number_;  // grows from one to the next: the order in which passes end
+  Group group_;            // the user's
+  Group channel_;          // the same ranks: so that our collectives never get between the user's
   std::vector<Entry> entries_;
   std::unordered_map<TensorImpl*, size_t> index_;
   std::vector<HookHandle> hooks_;
@@ -133,8 +149,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     BufferPolicy policy;
   };
   std::vector<NamedBuffer> buffers_;
+  std::vector<size_t> buffer_visits_;  // which of them is met, in the order of the module's fields: some are shared
 
-  mutable std::mutex mutex_;  // hooks may run in several threads
+  // Hooks of autograd may run in several threads; a communication hook may call the wrapper from within.
+  mutable std::recursive_mutex mutex_;
   Pass pass_;
   std::deque<Bucket> buckets_;
   size_t next_ = 0;             // bucket to leave
@@ -146,8 +164,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   CommunicationTime time_;
   int no_sync_ = 0;
   int64_t passes_ = 0;
-  std::optional<double> samples_;
-  std::string broken_;  // why it cannot go on
+  std::optional<double> next_samples_;  // of the next pass
+  double earlier_samples_ = 0;          // of passes without averaging since the last one with
+  std::string broken_;                  // why it cannot go on
   std::shared_ptr<JoinPart> join_ = std::make_shared<JoinPart>();
 };
 

@@ -1,4 +1,4 @@
-#include "tutti/parallel/sync_batch_norm.h"
+#include "parallel/sync_batch_norm.h"
 
 #include "base/check.h"
 #include "parallel/join.h"
@@ -13,6 +13,8 @@ namespace {
 struct Exchange {
   Group group;
   std::shared_ptr<JoinPart> part = std::make_shared<JoinPart>();
+  WeightSource weight;  // see Note [Weights of losses that depend on each other]
+  uint64_t weighs = 0;  // whose it is
 
   explicit Exchange(const Group& g) : group(g.defined() ? g : world()) {
     part->shadow = [group = group](int64_t mode) { shadow(group, mode); };
@@ -39,12 +41,23 @@ struct Exchange {
       reduce_scatter(mine, all, {.group = group});
   }
 };
-using ExchangePtr = std::shared_ptr<const Exchange>;
+using ExchangePtr = std::shared_ptr<Exchange>;
+
+// A gradient on its way to other ranks.
+template <class F>
+Tensor weighed(const Tensor& gradient, const ExchangePtr& exchange, bool empty) {
+  std::optional<double> weight = exchange->weight ? exchange->weight() : std::nullopt;
+  if (!weight) return F::apply(gradient, exchange);
+  check<ValueError>(*weight > 0 || empty, "SyncBatchNorm",
+                    "this rank's batch is not empty, but set_samples(0) says that it counts for nothing");
+  return F::apply(gradient * *weight, exchange) * (*weight > 0 ? 1 / *weight : 0);
+}
 
 // All ranks' numbers behind each other; and the way back, which sums. Each is the other's gradient, and says that it
 // comes, as functional collectives would not.
 struct Gather : Function<Gather> {
   ExchangePtr exchange;
+  bool empty = false;
   Tensor forward(const Tensor& x, const ExchangePtr& e);
   TensorList backward(const TensorList& gradients);
 };
@@ -55,12 +68,13 @@ struct Scatter : Function<Scatter> {
 };
 Tensor Gather::forward(const Tensor& x, const ExchangePtr& e) {
   exchange = e;
+  empty = x[-1].item<double>() == 0;  // the number of values stands last
   e->announce(true, x);
   Tensor all = zeros({e->group.size() * x.numel()}, {.dtype = x.dtype(), .device = x.device()});
   all_gather(all, x, {.group = e->group});
   return all;
 }
-TensorList Gather::backward(const TensorList& gradients) { return {Scatter::apply(gradients[0], exchange)}; }
+TensorList Gather::backward(const TensorList& gradients) { return {weighed<Scatter>(gradients[0], exchange, empty)}; }
 Tensor Scatter::forward(const Tensor& x, const ExchangePtr& e) {
   exchange = e;
   Tensor mine = zeros({x.numel() / e->group.size()}, {.dtype = x.dtype(), .device = x.device()});
@@ -68,7 +82,7 @@ Tensor Scatter::forward(const Tensor& x, const ExchangePtr& e) {
   reduce_scatter(mine, x.contiguous(), {.group = e->group});
   return mine;
 }
-TensorList Scatter::backward(const TensorList& gradients) { return {Gather::apply(gradients[0], exchange)}; }
+TensorList Scatter::backward(const TensorList& gradients) { return {weighed<Gather>(gradients[0], exchange, true)}; }
 
 // Of an empty batch: zeros, which weigh nothing, but from which gradients find their way back to x.
 BatchStatistics local_statistics(const Tensor& x) {
@@ -112,6 +126,15 @@ Joinable joinable_of(const nn::StatisticsSource& source) {
 }
 
 template <class Layer>
+void set_weight(nn::ModuleBase& module, uint64_t number, const WeightSource& weight) {
+  auto* layer = dynamic_cast<Layer*>(&module);
+  const auto* source = layer && layer->statistics ? layer->statistics->template target<Source>() : nullptr;
+  if (!source || source->exchange->weighs == number) return;
+  source->exchange->weight = weight;
+  source->exchange->weighs = number;
+}
+
+template <class Layer>
 bool set_source(nn::ModuleBase& module, const std::shared_ptr<const nn::StatisticsSource>& source) {
   auto* layer = dynamic_cast<Layer*>(&module);
   if (layer) layer->statistics = source;
@@ -125,6 +148,15 @@ SyncBatchNorm::SyncBatchNorm(int64_t channels, const nn::BatchNormOptions& optio
   statistics = make_source(group);
 }
 SyncBatchNorm::operator Joinable() const { return joinable_of(*statistics); }
+
+void weigh_statistics(nn::ModuleBase& module, uint64_t number, const WeightSource& weight) {
+  for (auto& [name, m] : module.named_modules()) {
+    set_weight<SyncBatchNorm>(*m, number, weight);
+    set_weight<nn::BatchNorm1d>(*m, number, weight);
+    set_weight<nn::BatchNorm2d>(*m, number, weight);
+    set_weight<nn::BatchNorm3d>(*m, number, weight);
+  }
+}
 
 SyncedBatchNorms sync_batch_norms(nn::ModuleBase& module, const Group& group) {
   auto source = make_source(group);

@@ -1,4 +1,5 @@
 #include <limits>
+#include <string_view>
 
 #include "base/check.h"
 #include "ops/sparse/arithmetic.h"
@@ -15,8 +16,20 @@ bool any_sparse(std::initializer_list<const Tensor*> inputs) {
   return false;
 }
 
-[[noreturn]] void not_for_sparse(const PointwiseOperator& op) {
-  fail<ValueError>(op.name, "takes no sparse tensors here; apply it to the values(), or to_dense() first");
+[[noreturn]] void not_for_sparse(const PointwiseOperator& op, std::initializer_list<const Tensor*> inputs) {
+  std::string list;
+  for (const Tensor* x : inputs) list += (list.empty() ? "" : ", ") + describe(*x);
+  fail<ValueError>(op.name,
+                   "takes no sparse tensors here ({}): apply it to the values() of a coalesced one, where zeros stay "
+                   "zeros, or to_dense() it first",
+                   list);
+}
+
+// x + value·y·z with sparse tensors among them: what add(x, y, alpha) and its kin are made of. Sets the second summand.
+bool sparse_addcmul(const PointwiseOperator& op, const Tensor* const* x, Tensor& summand) {
+  if (std::string_view(op.name) != "addcmul") return false;
+  summand = mul(mul(*x[1], *x[2]), *x[3]);
+  return true;
 }
 
 }  // namespace
@@ -26,9 +39,11 @@ Tensor apply(const PointwiseOperator& op, std::initializer_list<const Tensor*> i
     return call(op, inputs);
   Tensor result;
   const Tensor* const* x = inputs.begin();
+  Tensor summand;
+  if (sparse_addcmul(op, x, summand)) return add(*x[0], summand);
   bool done = op.arity == 2 ? sparse_binary(op.name, *x[0], *x[1], result)
                             : op.arity == 1 && sparse_unary(op.name, *x[0], result);
-  if (!done) not_for_sparse(op);
+  if (!done) not_for_sparse(op, inputs);
   return result;
 }
 
@@ -36,7 +51,9 @@ Tensor& apply_out(const PointwiseOperator& op, std::initializer_list<const Tenso
   if (!any_sparse(inputs) && !(out.defined() && impl(out)->layout == Layout::sparse)) [[likely]]
     return call_out(op, inputs, out);
   const Tensor* const* x = inputs.begin();
-  if (op.arity != 2 || !x[0]->is_same(out) || !sparse_binary_(op.name, out, *x[1])) not_for_sparse(op);
+  Tensor summand;
+  if (x[0]->is_same(out) && sparse_addcmul(op, x, summand)) return add_(out, summand);
+  if (op.arity != 2 || !x[0]->is_same(out) || !sparse_binary_(op.name, out, *x[1])) not_for_sparse(op, inputs);
   return out;
 }
 

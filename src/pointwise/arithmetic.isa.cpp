@@ -186,7 +186,12 @@ struct Sign : Real, Stepwise {
   }
 };
 
-/// x to the power y. An integer to a negative power is 0, unless it is 1 or -1.
+// Note [Sooner]
+// Where an operator is asked for something that a much cheaper formula gives too, its `sooner` names the operator whose
+// kernels are to be used; its name, its checks and its history stay its own.
+
+/// x to the power y. An integer to a negative power is 0, unless it is 1 or -1. A number (or a tensor without dims) y
+/// of 1, 2, 3, 0.5 or -1 gives the bits of x, x·x, x·x·x, sqrt(x) or 1/x.
 struct Pow : Arithmetic, FullPrecision {
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
@@ -195,6 +200,23 @@ struct Pow : Arithmetic, FullPrecision {
   template <IntegerValue X>
   TUTTI_HD static auto value(X x, X y) {
     return detail::integer_power(x, y);
+  }
+#if !defined(__CUDACC__)
+  static const PointwiseOperator* sooner(std::span<const Tensor* const> inputs);
+#endif
+};
+
+// The powers 1 and 3, which no operator is named after.
+struct Identity : Arithmetic {
+  template <class X>
+  TUTTI_HD static auto value(X x) {
+    return x;
+  }
+};
+struct Cube : Arithmetic {
+  template <class X>
+  TUTTI_HD static auto value(X x) {
+    return x * x * x;
   }
 };
 
@@ -264,11 +286,21 @@ struct ClampMax : Real {
 };
 
 /// Between x (weight 0) and y (weight 1), and exactly these at the ends.
-struct Lerp : Floating {
+struct Lerp : FloatingComplex {
   template <class X, class Y, class W>
   TUTTI_HD static auto value(X x, Y y, W weight) {
     auto way = y - x;
-    return select(weight < 0.5, x + weight * way, y - way * (1.0 - weight));
+    return select(near(plain_value(weight)), x + weight * way, y - way * (1.0 - weight));
+  }
+
+ private:
+  // Whether x is the end that the way is better begun at. Complex weights have no order.
+  template <class W>
+  TUTTI_HD static auto near(W weight) {
+    if constexpr (requires { typename W::Element; })
+      return weight < 0.5;
+    else
+      return abs(weight) < 0.5;
   }
 };
 
@@ -353,6 +385,27 @@ void Abs::gradient(GradientCall& c) {
 #endif
 
 }  // namespace TUTTI_ISA
+
+#if defined(TUTTI_ISA_BASE)
+const PointwiseOperator& identity_operator();
+const PointwiseOperator& square_operator();
+const PointwiseOperator& cube_operator();
+const PointwiseOperator& sqrt_operator();
+const PointwiseOperator& reciprocal_operator();
+
+const PointwiseOperator* Pow::sooner(std::span<const Tensor* const> inputs) {
+  const Tensor& y = *inputs[1];
+  if (y.dim() != 0 || y.is_complex()) return nullptr;
+  NoGrad guard;
+  auto power = y.item<double>();
+  return power == 2     ? &square_operator()
+         : power == 3   ? &cube_operator()
+         : power == 1   ? &identity_operator()
+         : power == 0.5 ? &sqrt_operator()
+         : power == -1  ? &reciprocal_operator()
+                        : nullptr;
+}
+#endif
 }  // namespace tutti::pointwise
 
 TUTTI_POINTWISE(Add, add, x, y)
@@ -368,6 +421,8 @@ TUTTI_POINTWISE(Reciprocal, reciprocal, x)
 TUTTI_POINTWISE(Square, square, x)
 TUTTI_POINTWISE(Abs, abs, x)
 TUTTI_POINTWISE(Sign, sign, x)
+TUTTI_POINTWISE_HIDDEN(Identity, identity, x)
+TUTTI_POINTWISE_HIDDEN(Cube, cube, x)
 TUTTI_POINTWISE(Pow, pow, x, y)
 TUTTI_POINTWISE(Maximum, maximum, x, y)
 TUTTI_POINTWISE(Minimum, minimum, x, y)

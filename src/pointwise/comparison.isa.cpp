@@ -1,4 +1,5 @@
 // Comparisons and predicates: their results are masks.
+#include "pointwise/bits.h"
 #include "pointwise/define.h"
 
 namespace tutti::pointwise {
@@ -10,6 +11,7 @@ struct Equal : Equality {
   TUTTI_HD static auto value(X x, Y y) {
     return x == y;
   }
+  static Tile narrow(DType common);
 };
 
 /// Whether x differs from y.
@@ -18,6 +20,7 @@ struct NotEqual : Equality {
   TUTTI_HD static auto value(X x, Y y) {
     return x != y;
   }
+  static Tile narrow(DType common);
 };
 
 /// Whether x is below y.
@@ -97,11 +100,16 @@ struct Signbit : Comparison {
 };
 
 /// Whether |x - y| <= atol + rtol · |y|. Infinities are close only to themselves.
-struct IsClose : Comparison {
+struct IsClose : Equality {
   template <class X, class Y, class R, class A>
   TUTTI_HD static auto value(X x, Y y, R rtol, A atol) {
     auto distance = abs(x - y);
     return (x == y) | ((distance <= atol + rtol * abs(y)) & isfinite(distance));
+  }
+  template <class V>
+  TUTTI_HD static auto value(Complex<V> x, Complex<V> y, Complex<V> rtol, Complex<V> atol) {
+    auto distance = abs(x - y);
+    return (x == y) | ((distance <= atol.re + rtol.re * abs(y)) & isfinite(distance));
   }
   template <IntegerValue X>
   TUTTI_HD static auto value(X x, X y, X rtol, X atol) {
@@ -113,12 +121,19 @@ struct IsClose : Comparison {
 }  // namespace TUTTI_ISA
 }  // namespace tutti::pointwise
 
-TUTTI_POINTWISE_PURE(Equal, eq, x, y)
-TUTTI_POINTWISE_PURE(NotEqual, ne, x, y)
-TUTTI_POINTWISE_PURE(Less, lt, x, y)
-TUTTI_POINTWISE_PURE(LessEqual, le, x, y)
-TUTTI_POINTWISE_PURE(Greater, gt, x, y)
-TUTTI_POINTWISE_PURE(GreaterEqual, ge, x, y)
+#if defined(TUTTI_ISA_BASE)
+namespace tutti::pointwise {
+Tile Equal::narrow(DType common) { return truth_tile(Bits::same, common); }
+Tile NotEqual::narrow(DType common) { return truth_tile(Bits::differ, common); }
+}  // namespace tutti::pointwise
+#endif
+
+TUTTI_POINTWISE(Equal, eq, x, y)
+TUTTI_POINTWISE(NotEqual, ne, x, y)
+TUTTI_POINTWISE(Less, lt, x, y)
+TUTTI_POINTWISE(LessEqual, le, x, y)
+TUTTI_POINTWISE(Greater, gt, x, y)
+TUTTI_POINTWISE(GreaterEqual, ge, x, y)
 TUTTI_POINTWISE_PURE(IsNan, isnan, x)
 TUTTI_POINTWISE_PURE(IsInf, isinf, x)
 TUTTI_POINTWISE_PURE(IsFinite, isfinite, x)

@@ -328,7 +328,8 @@ PointwiseOperator describe_operator(const char* name, const Kernels& kernels,
     op.saves_inputs = kAll;
     op.gradients = gradients.data();
   }
-  if constexpr (requires { &F::for_bool; }) op.for_bool = &F::for_bool;
+  if constexpr (requires { &F::narrow; }) op.narrow = &F::narrow;
+  if constexpr (requires { &F::sooner; }) op.sooner = &F::sooner;
   if constexpr (is_derived<F>) op.second = &second_of<F, Arity>;
   return op;
 }
@@ -390,8 +391,9 @@ std::array<GradientOperator, Arity> describe_gradients(const char* const* names,
 #define TUTTI_PASTE(a, b) TUTTI_PASTE_(a, b)
 #define TUTTI_EACH(prefix, ...) TUTTI_PASTE(prefix, TUTTI_COUNT(__VA_ARGS__))(__VA_ARGS__)
 
-// Descriptor and functions. The kernels of other instruction sets are in the other compilations of the same file.
-#define TUTTI_POINTWISE_PURE(Struct, function, ...)                                                                 \
+// A descriptor, which has no functions of its own: other operators use it. The kernels of other instruction sets are in
+// the other compilations of the same file.
+#define TUTTI_POINTWISE_HIDDEN(Struct, function, ...)                                                               \
   namespace tutti::pointwise {                                                                                      \
   TUTTI_IF_V3(extern const Kernels function##_v3;)                                                                  \
   TUTTI_IF_V4(extern const Kernels function##_v4;)                                                                  \
@@ -410,15 +412,19 @@ std::array<GradientOperator, Arity> describe_gradients(const char* const* names,
     (void)ready;                                                                                                    \
     return op;                                                                                                      \
   }                                                                                                                 \
-  }                                                                                                                 \
-  namespace tutti {                                                                                                 \
-  Tensor function(TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                                          \
-    return pointwise::apply(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)});           \
-  }                                                                                                                 \
-  Tensor& function##_out(Tensor& out, TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                      \
-    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, out);  \
-  }                                                                                                                 \
-  }                                                                                                                 \
+  }
+
+// Descriptor and functions.
+#define TUTTI_POINTWISE_PURE(Struct, function, ...)                                                                \
+  TUTTI_POINTWISE_HIDDEN(Struct, function, __VA_ARGS__)                                                            \
+  namespace tutti {                                                                                                \
+  Tensor function(TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                                         \
+    return pointwise::apply(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)});          \
+  }                                                                                                                \
+  Tensor& function##_out(Tensor& out, TUTTI_EACH(TUTTI_PARAMS, __VA_ARGS__)) {                                     \
+    return pointwise::apply_out(pointwise::function##_operator(), {TUTTI_EACH(TUTTI_POINTERS, __VA_ARGS__)}, out); \
+  }                                                                                                                \
+  }                                                                                                                \
   TUTTI_PASTE(TUTTI_METHODS_, TUTTI_FIRST(__VA_ARGS__))(function, __VA_ARGS__)
 
 #define TUTTI_POINTWISE(Struct, function, ...)                                                               \
@@ -453,6 +459,7 @@ std::array<GradientOperator, Arity> describe_gradients(const char* const* names,
   constexpr Kernels TUTTI_ISA_SUFFIX(function) = kernels<Struct, TUTTI_COUNT(__VA_ARGS__)>; \
   }
 #define TUTTI_POINTWISE_PURE TUTTI_POINTWISE
+#define TUTTI_POINTWISE_HIDDEN TUTTI_POINTWISE
 
 #endif
 #endif  // TUTTI_POINTWISE

@@ -1,9 +1,6 @@
 // Logic on truth values (what is not 0 is true) and on the bits of integers.
+#include "pointwise/bits.h"
 #include "pointwise/define.h"
-
-namespace tutti::pointwise {
-struct PointwiseOperator;
-}
 
 namespace tutti::pointwise {
 inline namespace TUTTI_ISA {
@@ -14,6 +11,7 @@ struct LogicalAnd : Logical {
   TUTTI_HD static auto value(X x, Y y) {
     return (x != 0.0) & (y != 0.0);
   }
+  static Tile narrow(DType common);
 };
 
 /// Whether x or y is true.
@@ -22,6 +20,7 @@ struct LogicalOr : Logical {
   TUTTI_HD static auto value(X x, Y y) {
     return (x != 0.0) | (y != 0.0);
   }
+  static Tile narrow(DType common);
 };
 
 /// Whether just one of x and y is true.
@@ -30,6 +29,7 @@ struct LogicalXor : Logical {
   TUTTI_HD static auto value(X x, Y y) {
     return (x != 0.0) ^ (y != 0.0);
   }
+  static Tile narrow(DType common);
 };
 
 /// Whether x is false.
@@ -38,6 +38,7 @@ struct LogicalNot : Logical {
   TUTTI_HD static auto value(X x) {
     return x == 0.0;
   }
+  static Tile narrow(DType common);
 };
 
 /// The bits that x and y both have.
@@ -46,6 +47,7 @@ struct BitwiseAnd : Integral {
   TUTTI_HD static auto value(X x, Y y) {
     return x & y;
   }
+  static Tile narrow(DType common);
 };
 
 /// The bits that x or y has.
@@ -54,6 +56,7 @@ struct BitwiseOr : Integral {
   TUTTI_HD static auto value(X x, Y y) {
     return x | y;
   }
+  static Tile narrow(DType common);
 };
 
 /// The bits that just one of x and y has.
@@ -62,6 +65,7 @@ struct BitwiseXor : Integral {
   TUTTI_HD static auto value(X x, Y y) {
     return x ^ y;
   }
+  static Tile narrow(DType common);
 };
 
 /// The bits that x has not.
@@ -70,7 +74,7 @@ struct BitwiseNot : Integral {
   TUTTI_HD static auto value(X x) {
     return ~x;
   }
-  static const PointwiseOperator& for_bool();
+  static Tile narrow(DType common);
 };
 
 /// x · 2ʸ. Counts that are negative or beyond the width give 0.
@@ -93,18 +97,26 @@ struct ShiftRight : Integral {
 }  // namespace TUTTI_ISA
 }  // namespace tutti::pointwise
 
-TUTTI_POINTWISE_PURE(LogicalAnd, logical_and, x, y)
-TUTTI_POINTWISE_PURE(LogicalOr, logical_or, x, y)
-TUTTI_POINTWISE_PURE(LogicalXor, logical_xor, x, y)
-TUTTI_POINTWISE_PURE(LogicalNot, logical_not, x)
+#if defined(TUTTI_ISA_BASE)
+namespace tutti::pointwise {
+Tile LogicalAnd::narrow(DType common) { return truth_tile(Bits::both, common); }
+Tile LogicalOr::narrow(DType common) { return truth_tile(Bits::either, common); }
+Tile LogicalXor::narrow(DType common) { return truth_tile(Bits::differ, common); }
+Tile LogicalNot::narrow(DType common) { return truth_tile(Bits::complement, common); }
+Tile BitwiseAnd::narrow(DType common) { return bits_tile(Bits::both, common); }
+Tile BitwiseOr::narrow(DType common) { return bits_tile(Bits::either, common); }
+Tile BitwiseXor::narrow(DType common) { return bits_tile(Bits::differ, common); }
+Tile BitwiseNot::narrow(DType common) { return bits_tile(Bits::complement, common); }
+}  // namespace tutti::pointwise
+#endif
+
+TUTTI_POINTWISE(LogicalAnd, logical_and, x, y)
+TUTTI_POINTWISE(LogicalOr, logical_or, x, y)
+TUTTI_POINTWISE(LogicalXor, logical_xor, x, y)
+TUTTI_POINTWISE(LogicalNot, logical_not, x)
 TUTTI_POINTWISE(BitwiseAnd, bitwise_and, x, y)
 TUTTI_POINTWISE(BitwiseOr, bitwise_or, x, y)
 TUTTI_POINTWISE(BitwiseXor, bitwise_xor, x, y)
 TUTTI_POINTWISE(BitwiseNot, bitwise_not, x)
 TUTTI_POINTWISE(ShiftLeft, shift_left, x, y)
 TUTTI_POINTWISE(ShiftRight, shift_right, x, y)
-
-#if defined(TUTTI_ISA_BASE)
-// The complement of a truth value is not that of its bits.
-const tutti::pointwise::PointwiseOperator& tutti::pointwise::BitwiseNot::for_bool() { return logical_not_operator(); }
-#endif

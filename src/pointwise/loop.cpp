@@ -166,10 +166,9 @@ DType dtype_of_kind(Kind kind) {
   return dtypes[static_cast<int>(kind)];
 }
 
-void for_each_tile(Tile tile, Kind kind, DType result, const Tensor& out, std::span<const Tensor* const> inputs) {
+void for_each_tile(Tile tile, DType native, DType result, const Tensor& out, std::span<const Tensor* const> inputs) {
   const TensorImpl* o = impl(out);
   if (o->numel == 0) return;
-  DType native = dtype_of_kind(kind);
 
   // Small and simple operands skip all that follows.
   bool simple = o->dtype == result && o->contiguous && o->numel <= kGrain;
@@ -254,14 +253,20 @@ void run(const Call& call) {
   const auto& op = static_cast<const PointwiseOperator&>(call.op);
   DType common = common_dtype(op.name, op.signature, call.inputs);
   Kind kind = kind_of(common);
-  const PointwiseOperator& used = op.for_bool && common == DType::boolean ? op.for_bool() : op;
-  Tile tile = used.kernels.forward[static_cast<int>(kind)];
+  DType native = dtype_of_kind(kind);
+  Tile tile = op.kernels.forward[static_cast<int>(kind)];
+  if (op.narrow)
+    if (Tile narrow = op.narrow(common)) tile = narrow, native = common;
+  if (op.sooner)
+    if (const PointwiseOperator* other = op.sooner(call.inputs);
+        other && other->kernels.forward[static_cast<int>(kind)])
+      tile = other->kernels.forward[static_cast<int>(kind)];
   if (!tile) no_tile(op.name, common);
   if (op.signature.divides_integers && kind == Kind::i64) check_divisor(op.name, call.input(1));
-  DType result = used.signature.result == Result::boolean ? DType::boolean
-                 : used.signature.result == Result::real  ? to_real(dtype_of_kind(kind))
-                                                          : dtype_of_kind(kind);
-  for_each_tile(tile, kind, result, call.output(), call.inputs);
+  DType result = op.signature.result == Result::boolean ? DType::boolean
+                 : op.signature.result == Result::real  ? to_real(native)
+                                                        : native;
+  for_each_tile(tile, native, result, call.output(), call.inputs);
 }
 
 void run_gradient(const Call& call) {
@@ -269,8 +274,12 @@ void run_gradient(const Call& call) {
   DType common = promote(call.input(0).dtype(), common_dtype(op.name, op.of->signature, call.inputs.subspan(1)));
   Kind kind = kind_of(common);
   Tile tile = op.of->kernels.gradient[op.which][static_cast<int>(kind)];
+  if (op.of->sooner && op.which == 0)
+    if (const PointwiseOperator* other = op.of->sooner(call.inputs.subspan(1));
+        other && other->kernels.gradient[0][static_cast<int>(kind)])
+      tile = other->kernels.gradient[0][static_cast<int>(kind)];
   if (!tile) no_tile(op.name, common);
-  for_each_tile(tile, kind, dtype_of_kind(kind), call.output(), call.inputs);
+  for_each_tile(tile, dtype_of_kind(kind), dtype_of_kind(kind), call.output(), call.inputs);
 }
 
 }  // namespace tutti::pointwise
@@ -280,23 +289,24 @@ namespace tutti {
 void copy_into(const Tensor& to, const Tensor& from) {
   using namespace pointwise;
   if (copy_transposed(to, from)) return;
-  // A copy is a loop whose tile does nothing: loading and storing convert. The kind must hold every value on the way.
+  // A copy is a loop whose tile does nothing: loading and storing convert. What is between must hold every value.
   DType d = to.dtype(), s = from.dtype();
   DType common = d == DType::boolean                                  ? s
                  : (s == DType::boolean || category(d) > category(s)) ? d
                  : category(d) < category(s)                          ? s
                                                                       : promote(d, s);
   if (category(common) == Category::integer && category(d) == category(s)) common = DType::i64;
-  Kind kind = kind_of(common);
-  DType native = dtype_of_kind(kind);
+  DType native = d == s ? d : dtype_of_kind(kind_of(common));
   auto tile_of = []<int Size>(std::integral_constant<int, Size>) -> Tile {
     return [](void* out, const void* const* in, int64_t n) { std::memcpy(out, in[0], static_cast<size_t>(n) * Size); };
   };
-  Tile tile = size_of(native) == 4   ? tile_of(std::integral_constant<int, 4>())
+  Tile tile = size_of(native) == 1   ? tile_of(std::integral_constant<int, 1>())
+              : size_of(native) == 2 ? tile_of(std::integral_constant<int, 2>())
+              : size_of(native) == 4 ? tile_of(std::integral_constant<int, 4>())
               : size_of(native) == 8 ? tile_of(std::integral_constant<int, 8>())
                                      : tile_of(std::integral_constant<int, 16>());
   const Tensor* inputs[] = {&from};
-  for_each_tile(tile, kind, native, to, inputs);
+  for_each_tile(tile, native, native, to, inputs);
 }
 
 }  // namespace tutti

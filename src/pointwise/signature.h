@@ -39,7 +39,10 @@ struct PointwiseOperator : Operator {
   int arity = 0;
   Kernels kernels;
   const struct GradientOperator* gradients = nullptr;  // one for each input; null if not differentiable
-  const PointwiseOperator& (*for_bool)() = nullptr;    // what to do instead where all inputs are bool
+  // Of bools and integers smaller than i64: a tile that takes elements of this dtype as they lie; null for the others.
+  Tile (*narrow)(DType common) = nullptr;
+  // An operator of input 0 whose kernels are used instead, if there is one for these inputs. See Note [Sooner].
+  const PointwiseOperator* (*sooner)(std::span<const Tensor* const> inputs) = nullptr;
   // The second derivative by inputs k and j, as a composition of public operators.
   Composed (*second)(int k, int j, const Composed* inputs) = nullptr;
 };

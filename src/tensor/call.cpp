@@ -154,6 +154,12 @@ void attach(const Ref<OperatorNode>& node, std::span<Tensor> outputs, InPlace* i
   node->save_outputs(outputs);
 }
 
+// What is asked of an undefined tensor fails in the name of what was asked ("sizes"); who called wants to hear theirs.
+void check_defined(const Operator& op, std::span<const Tensor* const> inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i)
+    check<ValueError>(inputs[i]->defined(), op.name, "input {} is undefined: it was never given a value", i);
+}
+
 [[noreturn]] void no_kernel(const Operator& op, Device device, std::span<const Tensor* const> inputs) {
   std::string list;
   for (const Tensor* x : inputs) list += (list.empty() ? "" : ", ") + (x->defined() ? describe(*x) : "undefined");
@@ -172,7 +178,12 @@ void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes 
 
   Call c{op, inputs, attributes, outputs};
   SmallVector<TensorSpec, 1> specs(outputs.size());
-  op.infer(c, specs.span());
+  try {
+    op.infer(c, specs.span());
+  } catch (const ValueError& e) {
+    if (e.operation() != op.name) check_defined(op, inputs);
+    throw;
+  }
 
   bool grad_mode = modes & kGradMode;
   bool recording = check_inputs(op, inputs, grad_mode && op.gradient);

@@ -14,4 +14,13 @@ void copy_into(const Tensor& to, const Tensor& from);
 /// The operator behind Tensor::copy_(): its input is copied into the output, which must be given.
 const Operator& copy_operator();
 
+/// call_out() of an operator that gives values and indices.
+inline ValuesIndices& call_out(const Operator& op, std::initializer_list<const Tensor*> inputs, ValuesIndices& out,
+                               Attributes attributes) {
+  Tensor results[] = {out.values, out.indices};
+  call(op, {inputs.begin(), inputs.size()}, attributes, results);
+  out = {std::move(results[0]), std::move(results[1])};
+  return out;
+}
+
 }  // namespace tutti

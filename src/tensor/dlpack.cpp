@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "tensor/impl.h"
 #include "tutti/context.h"
 #include "tutti/dlpack_types.h"
@@ -50,12 +51,15 @@ Device device_from(DLDevice device) {
   check<DeviceError>(device.device_type == kDLCUDA, "from_dlpack",
                      "memory of DLPack device type {} cannot be used here; copy it to the CPU first",
                      static_cast<int>(device.device_type));
-  return Device(DeviceKind::cuda, device.device_id);
+  Device there(DeviceKind::cuda, device.device_id);
+  check_device(there, "from_dlpack");
+  return there;
 }
 
 }  // namespace
 
 DLManagedTensor* to_dlpack(const Tensor& tensor) {
+  check<ValueError>(tensor.defined(), "to_dlpack", "the tensor is undefined: it was never given a value");
   check<ValueError>(!tensor.is_sparse(), "to_dlpack",
                     "{} has no single block of memory; export its values() and indices()", tensor);
   check<DeviceError>(!tensor.device().is_meta(), "to_dlpack", "{} has no memory", tensor);

@@ -63,7 +63,9 @@ bool is_dense(const Shape& sizes, const Shape& strides);
 bool overlaps_itself(const Shape& sizes, const Shape& strides);
 /// Elements of storage that a tensor of this geometry spans.
 int64_t span_elements(const Shape& sizes, const Shape& strides);
-/// `dim` counted from the front; throws IndexError.
+/// `dim` of x counted from the front; throws IndexError, and ValueError if x is undefined.
+int64_t wrap_dim(int64_t dim, const Tensor& x, const char* operation);
+/// The same of a tensor that there is not yet.
 int64_t wrap_dim(int64_t dim, int64_t dims, const char* operation);
 
 /// A new tensor with memory of its own.

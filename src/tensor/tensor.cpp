@@ -57,11 +57,11 @@ const Shape& Tensor::sizes() const { return get(*this, "sizes")->sizes; }
 const Shape& Tensor::strides() const { return get(*this, "strides")->strides; }
 int64_t Tensor::size(int64_t d) const {
   check<IndexError>(dim() > 0, "size", "a zero-dimensional tensor has no dim {}", d);
-  return sizes()[static_cast<size_t>(wrap_dim(d, dim(), "size"))];
+  return sizes()[static_cast<size_t>(wrap_dim(d, *this, "size"))];
 }
 int64_t Tensor::stride(int64_t d) const {
   check<IndexError>(dim() > 0, "stride", "a zero-dimensional tensor has no dim {}", d);
-  return strides()[static_cast<size_t>(wrap_dim(d, dim(), "stride"))];
+  return strides()[static_cast<size_t>(wrap_dim(d, *this, "stride"))];
 }
 int64_t Tensor::dim() const { return static_cast<int64_t>(get(*this, "dim")->sizes.size()); }
 int64_t Tensor::numel() const { return get(*this, "numel")->numel; }
@@ -205,7 +205,6 @@ Tensor Tensor::reshape(const Shape& sizes) const { return tutti::reshape(*this, 
 Tensor Tensor::permute(const Shape& dims) const { return tutti::permute(*this, dims); }
 Tensor Tensor::transpose(int64_t dim0, int64_t dim1) const { return tutti::transpose(*this, dim0, dim1); }
 Tensor Tensor::t() const {
-  check<ValueError>(!is_sparse(), "t", "{} is sparse; to_dense() it first", *this);
   check<ShapeError>(dim() <= 2, "t", "needs at most 2 dims, not {}; use transpose(dim0, dim1)", sizes());
   return dim() < 2 ? *this : transpose(0, 1);
 }
@@ -235,7 +234,9 @@ Tensor Tensor::roll(const Shape& shifts, const Shape& dims) const { return tutti
 Tensor Tensor::repeat(const Shape& repeats) const { return tutti::repeat(*this, repeats); }
 Tensor Tensor::tile(const Shape& repeats) const { return tutti::tile(*this, repeats); }
 Tensor Tensor::tril(int64_t diagonal) const { return tutti::tril(*this, diagonal); }
+Tensor& Tensor::tril_(int64_t diagonal) { return tutti::tril_(*this, diagonal); }
 Tensor Tensor::triu(int64_t diagonal) const { return tutti::triu(*this, diagonal); }
+Tensor& Tensor::triu_(int64_t diagonal) { return tutti::triu_(*this, diagonal); }
 Tensor Tensor::diag(int64_t diagonal) const { return tutti::diag(*this, diagonal); }
 Tensor Tensor::gather(int64_t dim, const Tensor& index) const { return tutti::gather(*this, dim, index); }
 Tensor Tensor::scatter(int64_t dim, const Tensor& index, const Tensor& source) const {
@@ -321,7 +322,9 @@ ValuesIndices Tensor::median(int64_t dim, bool keepdim) const { return tutti::me
 Tensor Tensor::trace() const { return tutti::trace(*this); }
 Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const { return tutti::logsumexp(*this, dims, keepdim); }
 Tensor Tensor::cumsum(int64_t dim, std::optional<DType> dtype) const { return tutti::cumsum(*this, dim, dtype); }
+Tensor& Tensor::cumsum_(int64_t dim) { return tutti::cumsum_(*this, dim); }
 Tensor Tensor::cumprod(int64_t dim, std::optional<DType> dtype) const { return tutti::cumprod(*this, dim, dtype); }
+Tensor& Tensor::cumprod_(int64_t dim) { return tutti::cumprod_(*this, dim); }
 Tensor Tensor::softmax(int64_t dim, std::optional<DType> dtype) const { return tutti::softmax(*this, dim, dtype); }
 Tensor Tensor::log_softmax(int64_t dim, std::optional<DType> dtype) const {
   return tutti::log_softmax(*this, dim, dtype);
@@ -331,6 +334,18 @@ Tensor Tensor::mm(const Tensor& other) const { return tutti::mm(*this, other); }
 Tensor Tensor::mv(const Tensor& vector) const { return tutti::mv(*this, vector); }
 Tensor Tensor::bmm(const Tensor& other) const { return tutti::bmm(*this, other); }
 Tensor Tensor::dot(const Tensor& other) const { return tutti::dot(*this, other); }
+Tensor Tensor::addmm(const Tensor& a, const Tensor& b, double beta, double alpha) const {
+  return tutti::addmm(*this, a, b, beta, alpha);
+}
+Tensor& Tensor::addmm_(const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return tutti::addmm_(*this, a, b, beta, alpha);
+}
+Tensor Tensor::baddbmm(const Tensor& a, const Tensor& b, double beta, double alpha) const {
+  return tutti::baddbmm(*this, a, b, beta, alpha);
+}
+Tensor& Tensor::baddbmm_(const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return tutti::baddbmm_(*this, a, b, beta, alpha);
+}
 Tensor Tensor::real() const { return tutti::real(*this); }
 Tensor Tensor::imag() const { return tutti::imag(*this); }
 Tensor Tensor::coalesce() const { return tutti::coalesce(*this); }

@@ -8,6 +8,13 @@ namespace {
 using testing::HasSubstr;
 using namespace test;  // NOLINT
 
+TEST(Hooks, MustBeSomethingToCall) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  EXPECT_THAT(message_of<ValueError>([&] { x.register_hook(nullptr); }), testing::StartsWith("register_hook:"));
+  EXPECT_THAT(message_of<ValueError>([&] { x.register_post_accumulate_hook(nullptr); }),
+              testing::StartsWith("register_post_accumulate_hook:"));
+}
+
 TEST(Backward, AccumulatesIntoLeaves) {
   Tensor x = tensor({1.0, 2.0, 3.0}, {.requires_grad = true});
   sum(x * x).backward();

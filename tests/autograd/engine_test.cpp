@@ -235,6 +235,23 @@ TEST(AfterBackward, IsToldOfFailuresAndMayFailItself) {
   EXPECT_EQ(told, (std::vector<bool>{true, false}));
 }
 
+TEST(AfterBackward, LowerOrdersComeFirst) {
+  Tensor w = ones({}, {f64}).requires_grad_();
+  std::vector<int> called;
+  w.register_post_accumulate_hook([&](const Tensor&) {
+    after_backward([&](bool) { called.push_back(3); }, 3);
+    after_backward(
+        [&](bool) {
+          called.push_back(1);
+          after_backward([&](bool) { called.push_back(2); }, 2);  // while others wait
+        },
+        1);
+    after_backward([&](bool) { called.push_back(0); });
+  });
+  (w * 2.0).backward();
+  EXPECT_EQ(called, (std::vector<int>{0, 1, 2, 3}));
+}
+
 TEST(AfterBackward, KnowsThePassInItsWorkers) {
   Devices devices(3);
   std::atomic<int> called = 0;

@@ -1,5 +1,6 @@
 // Errors name the function that was called and say what would be right.
 #include "tests/support/expect.h"
+#include "tutti/dlpack.h"
 #include "tutti/random.h"
 
 namespace tutti {
@@ -27,7 +28,8 @@ TEST(Errors, NameTheFunctionCalled) {
   EXPECT_THAT(message_of<ShapeError>([] { randn({-1}); }), StartsWith("randn:"));
   EXPECT_THAT(message_of<ShapeError>([] { randint(2, {-1}); }), StartsWith("randint:"));
   EXPECT_THAT(message_of<ShapeError>([] { eye(-1); }), StartsWith("eye:"));
-  EXPECT_THAT(message_of<ValueError>([] { to_sparse(ones({2, 2})).t(); }), StartsWith("t: sparse f32[2, 2]"));
+  EXPECT_THAT(message_of<ShapeError>([] { to_sparse(ones({2, 2, 2}), 1).transpose(0, 1); }),
+              StartsWith("transpose: needs matrices"));
 }
 
 TEST(Errors, SayWhatIsAllowed) {
@@ -43,6 +45,46 @@ TEST(Errors, SayWhatIsAllowed) {
   EXPECT_THROW(chunk(tensor(1), 2), ShapeError);
   EXPECT_THROW(tensor(1).size(0), IndexError);
   EXPECT_THROW(tensor(1).stride(-1), IndexError);
+}
+
+TEST(Errors, NameWhatWasCalled) {
+  Tensor x = ones({2, 3}), nothing, sparse = to_sparse(x);
+  EXPECT_THAT(message_of<ShapeError>([&] { x.masked_fill_(ones({2, 2}) > 0, 1); }), StartsWith("masked_fill_:"));
+  EXPECT_THAT(message_of<ValueError>([&] { x.masked_fill_(nothing, 1); }), StartsWith("masked_fill_:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { expand(ones({1}), {3}).zero_(); }), StartsWith("zero_:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { x.fill_(ones({2})); }), StartsWith("fill_:"));
+  EXPECT_THAT(message_of<ValueError>([&] { sparse.fill_(1); }), AllOf(StartsWith("fill_:"), HasSubstr("to_dense()")));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.zero_(); }), StartsWith("zero_:"));
+  EXPECT_THAT(message_of<DTypeError>([&] { einsum("ij,jk->ik", {x, ones({3, 2}, f64)}); }),
+              AllOf(StartsWith("einsum:"), HasSubstr("operand 1 is f64[3, 2]")));
+  EXPECT_THAT(message_of<DeviceError>([&] { einsum("ij,jk->ik", {x, ones({3, 2}, Device("meta"))}); }),
+              StartsWith("einsum:"));
+  EXPECT_THAT(message_of<DeviceError>([&] { outer(x[0], ones({2}, Device("meta"))); }), StartsWith("outer:"));
+  EXPECT_THAT(message_of<ValueError>([&] { cat({x, nothing}); }), StartsWith("cat: tensor 1 of 2 is undefined"));
+  EXPECT_THAT(message_of<ValueError>([&] { stack({nothing, x}); }), StartsWith("stack: tensor 0 of 2 is undefined"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.clone(); }), StartsWith("clone:"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.contiguous(); }), StartsWith("contiguous:"));
+  EXPECT_THAT(message_of<ValueError>([&] { to_dlpack(nothing); }), StartsWith("to_dlpack:"));
+  EXPECT_THAT(message_of<ValueError>([&] { sum(nothing); }), StartsWith("sum:"));
+  EXPECT_THAT(message_of<ValueError>([&] { exp(sparse); }),
+              AllOf(StartsWith("exp:"), HasSubstr("sparse f32[2, 3] on cpu:0"), HasSubstr("to_dense()")));
+}
+
+TEST(Errors, OfDimsAndIndicesSayShapesAndPlaces) {
+  Tensor x = zeros({2, 3});
+  EXPECT_EQ(message_of<IndexError>([&] { sum(x, 2); }),
+            "sum: dim 2 is out of range for f32[2, 3] on cpu:0: use -2 to 1");
+  EXPECT_THAT(message_of<IndexError>([&] { x.size(-3); }), HasSubstr("f32[2, 3]"));
+  EXPECT_THAT(message_of<IndexError>([&] { softmax(x, 4); }), AllOf(StartsWith("softmax:"), HasSubstr("f32[2, 3]")));
+  Tensor i = tensor({{0, 1}, {2, 7}});
+  auto text = AllOf(HasSubstr("index 7 is out of range for dim 1 of size 3"), HasSubstr("at [1, 1] of indices [2, 2]"));
+  EXPECT_THAT(message_of<IndexError>([&] { scatter(x, 1, i, 1); }), AllOf(StartsWith("scatter:"), text));
+  EXPECT_THAT(message_of<IndexError>([&] { gather(x, 1, i); }), AllOf(StartsWith("gather:"), text));
+  EXPECT_THAT(message_of<IndexError>([&] { index_add(x, 0, tensor({0, 5}), x); }),
+              AllOf(StartsWith("index_add: index 5"), HasSubstr("at [1] of indices [2]")));
+  EXPECT_THAT(message_of<IndexError>([&] { x.index_put_({tensor({-9})}, 1); }),
+              AllOf(StartsWith("index_put: index -9"), HasSubstr("at [0] of indices [1]")));
+  EXPECT_THAT(message_of<IndexError>([] { index_select(zeros({0, 2}), 0, tensor({0})); }), HasSubstr("has size 0"));
 }
 
 TEST(Errors, BoolsAreNotSubtracted) {

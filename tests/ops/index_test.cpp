@@ -115,7 +115,7 @@ TEST(Index, AllDtypes) {
 TEST(Index, ErrorsSayWhatAndWhere) {
   Tensor x = counting({3, 4});
   EXPECT_EQ(message_of<IndexError>([&] { x.index({Slice(), list({0, 4})}); }),
-            "index: index 4 is out of range for dim 1 of size 4: use -4 to 3");
+            "index: index 4 is out of range for dim 1 of size 4: use -4 to 3 (it is at [1] of indices [2])");
   EXPECT_EQ(message_of<IndexError>([&] { x.index({-4}); }),
             "index: index -4 is out of range for dim 0 of f32[3, 4] on cpu:0: use -3 to 2");
   EXPECT_THAT(message_of<DTypeError>([&] { x.index({zeros({3}, {u8})}); }), HasSubstr("cast it to bool"));
@@ -169,7 +169,7 @@ TEST(IndexPut, IntoViews) {
 TEST(IndexPut, NothingIsWrittenIfAnIndexIsWrong) {
   Tensor x = zeros({3, 2});
   EXPECT_EQ(message_of<IndexError>([&] { x.index_put_({list({0, 1, 3})}, 1); }),
-            "index_put: index 3 is out of range for dim 0 of size 3: use -3 to 2");
+            "index_put: index 3 is out of range for dim 0 of size 3: use -3 to 2 (it is at [2] of indices [3])");
   EXPECT_THROW(x.index_put_({list({0, 1}), list({1, 2})}, 1), IndexError);
   EXPECT_THROW(index_add_(x, 0, list({0, -4}), ones({2, 2})), IndexError);
   EXPECT_THROW(scatter_(x, 0, list({0, 3}).reshape({1, 2}), 1), IndexError);
@@ -297,10 +297,26 @@ TEST(Gather, SourceMayBeLargerOrANumber) {
   EXPECT_EQ(values(x), (Doubles{3, 0, 1, 0, 0, 0}));
 }
 
+TEST(IndexAdd, OfATensorWithoutDims) {
+  Tensor x = tensor(2.0, {.dtype = f64, .requires_grad = true}), one = tensor({0}), number = tensor(0);
+  Tensor source = tensor({3.0}, {.dtype = f64, .requires_grad = true});
+  for (const Tensor& i : {one, number}) {
+    EXPECT_EQ(index_add(x, 0, i, source).item<double>(), 5);
+    EXPECT_EQ(index_add(x, -1, i, tensor(4.0, f64)).item<double>(), 6);
+  }
+  TensorList g = grad({index_add(x, 0, one, source) * 7}, {x, source});
+  EXPECT_EQ(g[0].item<double>(), 7);
+  EXPECT_EQ(g[1].sizes(), (Shape{1}));
+  EXPECT_EQ(g[1].item<double>(), 7);
+  Tensor changed = tensor(1.0, f64);
+  EXPECT_EQ(changed.index_add_(0, one, source.detach()).item<double>(), 4);
+  EXPECT_THAT(message_of<ShapeError>([&] { index_add(x, 0, tensor({0, 0}), source); }), HasSubstr("takes one index"));
+}
+
 TEST(Gather, Errors) {
   Tensor x = counting({2, 3});
   EXPECT_EQ(message_of<IndexError>([&] { gather(x, 1, list({0, 3}).reshape({1, 2})); }),
-            "gather: index 3 is out of range for dim 1 of size 3: use -3 to 2");
+            "gather: index 3 is out of range for dim 1 of size 3: use -3 to 2 (it is at [0, 1] of indices [1, 2])");
   EXPECT_THAT(message_of<ShapeError>([&] { gather(x, 1, list({0})); }), HasSubstr("as many dims"));
   EXPECT_THAT(message_of<ShapeError>([&] { gather(x, 1, zeros({3, 1}, {i64})); }), HasSubstr("in dim 0"));
   EXPECT_THAT(message_of<DTypeError>([&] { gather(x, 1, x); }), HasSubstr("i64 or i32"));

@@ -215,6 +215,15 @@ TEST(Loss, HingeHasAMarginWhateverElseIsSaid) {
   EXPECT_NEAR(hinge_embedding_loss(x, t).item<double>(), (0.75 + 1.5) / 2, 1e-6);
 }
 
+TEST(Loss, PairwiseDistance) {
+  Tensor a = tensor({{0.0, 3.0}, {1.0, 1.0}}, f64), b = tensor({{4.0, 0.0}, {1.0, 3.0}}, f64);
+  EXPECT_TRUE(allclose(pairwise_distance(a, b, 2, 0), tensor({5.0, 2.0}, f64)));
+  EXPECT_TRUE(allclose(pairwise_distance(a, b, 1, 0), tensor({7.0, 2.0}, f64)));
+  EXPECT_EQ(pairwise_distance(a, b, 2, 1e-6, true).sizes(), (Shape{2, 1}));
+  EXPECT_TRUE(gradcheck([](const TensorList& x) { return TensorList{pairwise_distance(x[0], x[1])}; },
+                        {a.requires_grad_(), b.requires_grad_()}));
+}
+
 TEST(CrossEntropy, SaysThatOneHotTargetsAreProbabilities) {
   Tensor logits = zeros({2, 3}), target = one_hot(tensor({0, 2}, {i64}), 3);
   EXPECT_THAT(message_of<ShapeError>([&] { cross_entropy(logits, target); }),

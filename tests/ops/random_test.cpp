@@ -133,6 +133,12 @@ TEST(Random, StridesOfTheOutputDoNotMatter) {
   Tensor like = rand_like(other);
   EXPECT_EQ(like.strides(), other.strides());
   EXPECT_TRUE(equal(like, plain));
+  manual_seed(3);
+  Tensor normal = randn({30, 40});
+  manual_seed(3);
+  Tensor normal_like = randn_like(other);
+  EXPECT_EQ(normal_like.strides(), other.strides());
+  EXPECT_TRUE(equal(normal_like, normal));
 }
 
 TEST(Random, PrefixesAgree) {

@@ -155,6 +155,28 @@ TUTTI_RANK_TEST(Ddp, GradientsOfUnusedParametersStay) {
   }
 }
 
+// The gradient lies in a bucket, which is averaged with the others of it all the same.
+TUTTI_RANK_TEST(Ddp, GradientsOfUnusedParametersStayInTheirBucketsToo) {
+  for (bool hook : {false, true}) {
+    Choosy net = seeded<Choosy>();
+    parallel::DdpOptions options;
+    if (hook) options.hook = parallel::compress(bf16);
+    DistributedDataParallel ddp(net, options);
+    ddp(numbers({2, 4}, 1), std::vector<size_t>{0, 3}).sum().backward();
+    {
+      NoGrad guard;
+      net.layers[3].bias.grad().zero_().add_(1.0 / 3 + rank());  // not the same on all
+    }
+    Tensor kept = net.layers[3].bias.grad().clone();
+    for (int step = 0; step < 2; ++step) {
+      net.layers[0].zero_grad();
+      ddp(numbers({2, 4}, 1), std::vector<size_t>{0}).sum().backward();
+      EXPECT_TRUE(equal(net.layers[3].bias.grad(), kept));
+      EXPECT_EQ(ddp.unused_parameters().everywhere.size(), 8u);
+    }
+  }
+}
+
 TUTTI_RANK_TEST(Ddp, CheckpointedActivationsAndSharedLayers) {
   Choosy net = seeded<Choosy>(), whole = net.clone();
   DistributedDataParallel ddp(net, {.bucket_bytes = 200});
@@ -221,6 +243,39 @@ TUTTI_RANK_TEST(Ddp, NoSyncAddsUpBeforeAveraging) {
   }
 }
 
+TUTTI_RANK_TEST(Ddp, WhatIsThrownAwayAfterNoSyncIsForgotten) {
+  Choosy net = seeded<Choosy>();
+  DistributedDataParallel ddp(net);
+  for (int step = 0; step < 2; ++step) {
+    {
+      auto guard = ddp.no_sync();
+      ddp(numbers({2, 4}, 1), std::vector<size_t>{0, 1}).sum().backward();
+    }
+    net.zero_grad();
+    ddp(numbers({2, 4}, 1), std::vector<size_t>{0}).sum().backward();
+    EXPECT_FALSE(net.layers[1].bias.grad().defined());
+    EXPECT_EQ(ddp.unused_parameters().everywhere.size(), 8u);
+  }
+}
+
+// Two wrapped modules, which ranks run in different orders.
+TUTTI_RANK_TEST(Ddp, TwoModulesInAnyOrder) {
+  Choosy one = seeded<Choosy>(), two = seeded<Choosy>(), first = one.clone(), second = two.clone();
+  DistributedDataParallel a(one, {.bucket_bytes = 100}), b(two, {.bucket_bytes = 100});
+  auto run = [](auto& f, auto& g, const Tensor& x, int who) {
+    std::vector<size_t> which{0, 1, 2, 3};
+    return (who % 2 == 0 ? f(g(x, which), which) : g(f(x, which), which)).square().mean();
+  };
+  for (uint64_t step = 0; step < 3; ++step) {
+    for (nn::ModuleBase* m : std::initializer_list<nn::ModuleBase*>{&one, &two, &first, &second}) m->zero_grad();
+    Tensor x = numbers({2 * world_size(), 4}, step);
+    run(a, b, mine(x, 2), rank()).backward();
+    for (int r = 0; r < world_size(); ++r) (run(first, second, x.narrow(0, 2 * r, 2), r) / world_size()).backward();
+    expect_same_gradients(a, first);
+    expect_same_gradients(b, second);
+  }
+}
+
 // More buckets than transports hold at a time, on ranks whose graphs differ, while batch norms in between wait for each
 // other: nobody may wait for a bucket in the middle of backward.
 struct Deep : nn::Module<Deep> {
@@ -245,16 +300,28 @@ struct Deep : nn::Module<Deep> {
 };
 
 TUTTI_RANK_TEST(Ddp, ManyBucketsAndOtherCollectivesInBetween) {
-  Deep net = seeded<Deep>();
+  Deep net = seeded<Deep>(), whole = net.clone();
   DistributedDataParallel ddp(net, {.bucket_bytes = 16});
+  auto choice = [](uint64_t step, int r) { return (step * 3 + static_cast<uint64_t>(r) + 1) * 0x9E3779B97F4A7C15u; };
   for (uint64_t step = 0; step < 6; ++step) {
     net.zero_grad();
-    uint64_t choice = (step * 3 + static_cast<uint64_t>(rank()) + 1) * 0x9E3779B97F4A7C15u;
-    Tensor x = numbers({3, 4}, step + static_cast<uint64_t>(rank()));
-    ddp(x, choice).square().mean().backward();
-    Tensor all = net.layers[0].weight.grad().clone();
-    all_reduce(all, {.op = Reduce::max});
-    EXPECT_TRUE(equal(all, net.layers[0].weight.grad()));
+    whole.zero_grad();
+    Tensor x = numbers({3 * world_size(), 4}, step);
+    ddp(mine(x, 3), choice(step, rank())).square().mean().backward();
+    // One process: the norms see all rows, and each rank's rows go their own ways in between.
+    Tensor y = x;
+    for (size_t i = 0; i < whole.layers.size(); ++i) {
+      Tensor h = whole.layers[i](y), away = h - h.mean(0);
+      y = away / sqrt(away.square().mean(0) + whole.norms[i].options.eps) * whole.norms[i].weight + whole.norms[i].bias;
+      TensorList parts;
+      for (int r = 0; r < world_size(); ++r) {
+        Tensor part = y.narrow(0, 3 * r, 3);
+        parts.push_back(choice(step, r) >> i & 1 ? part + tanh(whole.extra[i](part)) : part);
+      }
+      y = cat(parts);
+    }
+    y.square().mean().backward();
+    expect_same_gradients(ddp, whole, 1e-9);
   }
   EXPECT_GT(ddp.buckets().size(), 100u);
 }
@@ -320,6 +387,59 @@ TUTTI_RANK_TEST(Ddp, UnevenBatchesBySamples) {
                 HasSubstr("a batch cannot have -1 samples"));
     ddp.set_samples(rank() + 1.0);
     ddp(x.narrow(0, first, rank() + 1)).square().mean().backward();
+    whole(x).square().mean().backward();
+    expect_same_gradients(ddp, whole);
+  }
+}
+
+TUTTI_RANK_TEST(Ddp, ARankWithoutSamplesCountsForNothing) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  DistributedDataParallel ddp(net, {.bucket_bytes = 300, .average = parallel::Average::samples});
+  for (uint64_t step = 0; step < 3 && world_size() > 1; ++step) {
+    net.zero_grad();
+    whole.zero_grad();
+    ddp.set_samples(rank() == 0 ? 0 : 2);
+    Tensor x = numbers({2 * world_size(), 6}, step);
+    // The mean of no numbers is none.
+    ddp(mine(x, 2).narrow(0, 0, rank() == 0 ? 0 : 2)).square().mean().backward();
+    whole(x.narrow(0, 2, 2 * (world_size() - 1))).square().mean().backward();
+    expect_same_gradients(ddp, whole);
+  }
+  ddp.set_samples(0);
+  EXPECT_THAT(message_of<Error>([&] { ddp(numbers({2, 6}, 1)).square().mean().backward(); }),
+              HasSubstr("the weights of all ranks are 0"));
+}
+
+// Several parts without averaging, of other sizes on every rank: all samples count the same.
+TUTTI_RANK_TEST(Ddp, SamplesOfSeveralPartsAddUp) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  DistributedDataParallel ddp(net, {.average = parallel::Average::samples});
+  auto rows = [](int r, int part) { return int64_t{1} + r * (part + 1) + part % 2; };
+  for (uint64_t step = 0; step < 3; ++step) {
+    net.zero_grad();
+    whole.zero_grad();
+    if (step == 1) {  // what is thrown away does not count
+      auto guard = ddp.no_sync();
+      ddp.set_samples(100);
+      ddp(numbers({1, 6}, 1)).sum().backward();
+      net.zero_grad();
+    }
+    int64_t own = 0, all = 0, first = 0;
+    for (int r = 0; r < world_size(); ++r)
+      for (int part = 0; part < 3; ++part) {
+        own += r == rank() ? rows(r, part) : 0;
+        first += r < rank() ? rows(r, part) : 0;
+        all += rows(r, part);
+      }
+    Tensor x = numbers({all, 6}, step);
+    for (int part = 0; part < 3; ++part) {
+      std::optional<parallel::NoSync> guard;
+      if (part < 2) guard.emplace(ddp.no_sync());
+      ddp.set_samples(1000);  // the last word counts
+      ddp.set_samples(static_cast<double>(rows(rank(), part)));
+      (ddp(x.narrow(0, first, rows(rank(), part))).square().mean(1).sum() / own).backward();
+      first += rows(rank(), part);
+    }
     whole(x).square().mean().backward();
     expect_same_gradients(ddp, whole);
   }

@@ -41,6 +41,18 @@ TUTTI_RANK_TEST(DdpFailure, ModulesThatDiffer) {
   DistributedDataParallel fine{Mlp()};  // and all goes on
 }
 
+TUTTI_RANK_TEST(DdpFailure, MemoryFormatsThatDiffer) {
+  nn::Conv2d conv(3, 2, 2);
+  if (rank() == 1) conv.to(MemoryFormat::channels_last);
+  std::string others = world_size() == 2 ? "rank 0" : "ranks 0, 2";
+  EXPECT_THAT(message_of<MismatchError>([&] { DistributedDataParallel ddp(conv); }),
+              AllOf(HasSubstr("parameter weight: f32[2, 3, 2, 2] on " + others +
+                              "; f32[2, 3, 2, 2] in channels_last order on rank 1"),
+                    Not(HasSubstr("bias"))));
+  conv.to(MemoryFormat::channels_last);
+  DistributedDataParallel fine(conv);
+}
+
 TUTTI_RANK_TEST(DdpFailure, DriftIsNoticed) {
   Mlp net = seeded<Mlp>();
   DistributedDataParallel ddp(net, {.checksum_every = 2});
@@ -82,6 +94,60 @@ TUTTI_RANK_TEST(DdpFailure, AGraphThatIsNotStatic) {
   }
 }
 
+struct Table2 : nn::Module<Table2> {
+  nn::Embedding words{10, 3, {.sparse = true}};
+  nn::Linear other{3, 3};
+  TUTTI_FIELDS(words, other)
+  Tensor forward(const Tensor& x, bool dense) { return dense ? words.weight * 1.0 : words(x); }
+};
+
+TUTTI_RANK_TEST(DdpFailure, AKindOfGradientThatIsNotStatic) {
+  for (auto [first, in_no_sync] : {std::pair{false, false}, {false, true}, {true, false}}) {
+    Table2 net;
+    DistributedDataParallel ddp(net, {.static_graph = true});
+    Tensor x = full({1}, rank(), {i64});
+    auto step = [&](bool dense) { ddp(x, dense).sum().backward(); };
+    step(first);
+    net.zero_grad();
+    if (in_no_sync) {
+      auto guard = ddp.no_sync();
+      step(!first);
+    }
+    auto text = message_of<ValueError>([&] { step(in_no_sync ? first : !first); });
+    EXPECT_THAT(text, HasSubstr(first ? "words.weight: a sparse gradient, where all were dense in the first"
+                                      : "words.weight: a dense gradient, where all were sparse in the first"));
+  }
+}
+
+TUTTI_RANK_TEST(DdpFailure, WhatOnlyNoSyncUsesIsNotStatic) {
+  Fork net;
+  DistributedDataParallel ddp(net, {.static_graph = true});
+  auto step = [&](int times) {
+    {
+      auto guard = ddp.no_sync();
+      ddp(ones({1, 2}), times).sum().backward();
+    }
+    ddp(ones({1, 2}), 0).sum().backward();
+    net.zero_grad();
+  };
+  step(0);
+  step(0);
+  EXPECT_THAT(
+      message_of<ValueError>([&] { step(1); }),
+      AllOf(HasSubstr("b.weight: used inside of no_sync(), not used in the first step"), Not(HasSubstr("a.weight"))));
+}
+
+TUTTI_RANK_TEST(DdpFailure, AWrapperThatIsGone) {
+  Mlp net = seeded<Mlp>();
+  Tensor y, x = numbers({2, 6}, 1).requires_grad_();
+  {
+    DistributedDataParallel ddp(net);
+    y = ddp(x).sum();
+  }
+  grad(y, x, {.retain_graph = true});  // averages nothing anyway
+  EXPECT_THAT(message_of<Error>([&] { y.backward(); }), HasSubstr("keep it until backward has run"));
+}
+
 TUTTI_RANK_TEST(DdpFailure, WrongOptionsAndChangedModules) {
   EXPECT_THAT(message_of<ValueError>([] { DistributedDataParallel(Mlp(), {.bucket_bytes = 0}); }),
               HasSubstr("bucket_bytes is 0"));
@@ -94,7 +160,7 @@ TUTTI_RANK_TEST(DdpFailure, WrongOptionsAndChangedModules) {
   ddp(ones({1, 6})).sum().backward();
   ddp.module.last = nn::Linear(8, 3);
   EXPECT_THAT(message_of<ValueError>([&] { ddp(ones({1, 6})); }),
-              HasSubstr("the parameter weight (f32[3, 8] on cpu:0) is not one of those"));
+              HasSubstr("the parameter last.weight (f32[3, 8] on cpu:0) is not one of those"));
   DistributedDataParallel other(Mlp(), {.average = parallel::Average::samples});
   EXPECT_THAT(message_of<ValueError>([&] { other(ones({1, 6})).sum().backward(); }), HasSubstr("call set_samples()"));
   DistributedDataParallel converted{Mlp()};
@@ -161,6 +227,24 @@ TEST(DdpFailures, BackwardThatThrowsOnOneRankEndsTheOthers) {
   }
 }
 
+// One rank throws when the others had no inputs left: no rank's wrapper can go on, new ones can.
+TUTTI_RANK_TEST(DdpFailure, InsideOfJoinWhenOthersAreThrough) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net, {.bucket_bytes = 100});
+  int thrower = world_size() - 1;
+  EXPECT_THROW(parallel::join({ddp},
+                              [&] {
+                                for (int i = 0; i < (rank() == thrower ? 4 : 3); ++i)
+                                  Trap::apply(ddp(numbers({2, 6}, 1)), i == 3).sum().backward();
+                              }),
+               Error);
+  EXPECT_THAT(message_of<Error>([&] { ddp(numbers({2, 6}, 1)); }), HasSubstr("make a new one"));
+  barrier();
+  DistributedDataParallel again(net);
+  again(numbers({2, 6}, 1)).sum().backward();
+  again.check_equal();
+}
+
 #ifndef TUTTI_SANITIZE_THREAD
 struct Killer : Function<Killer> {
   Tensor forward(const Tensor& x) { return x.clone(); }
@@ -173,7 +257,7 @@ struct Killer : Function<Killer> {
 TEST(DdpFailures, ARankKilledInTheMiddleOfAStep) {
   for (const auto& runner : harness::every_transport()) {
     if (runner.shares_memory) continue;  // threads cannot be killed
-    for (int last : {0, 2}) {
+    for (auto [victim, when] : {std::pair{2, 5}, {2, 7}, {0, 6}}) {
       auto text = message_of<RankFailure>([&] {
         harness::run_ranks(
             4,
@@ -184,7 +268,7 @@ TEST(DdpFailures, ARankKilledInTheMiddleOfAStep) {
               for (int i = 0; i < 20; ++i) {
                 // In the middle of backward, when some buckets have left.
                 Tensor h = ddp.module.first(numbers({2, 6}, 1));
-                if (rank() == 2 && i == 5 + last) h = Killer::apply(h);
+                if (rank() == victim && i == when) h = Killer::apply(h);
                 ddp.module.last(tanh(ddp.module.second(tanh(h)))).sum().backward();
                 sgd.step();
               }
@@ -192,7 +276,9 @@ TEST(DdpFailures, ARankKilledInTheMiddleOfAStep) {
             },
             {}, runner);
       });
-      EXPECT_THAT(text, AllOf(HasSubstr("rank 2 failed: its process"), HasSubstr("killed"))) << runner.name;
+      EXPECT_THAT(text,
+                  AllOf(HasSubstr("rank " + std::to_string(victim) + " failed: its process"), HasSubstr("killed")))
+          << runner.name;
     }
   }
 }

@@ -102,14 +102,50 @@ TUTTI_RANK_TEST(Join, WithAStaticGraph) { train_unevenly(false, true); }
 TUTTI_RANK_TEST(Join, TwoModels) {
   Mlp one = seeded<Mlp>(), two = one.clone();
   DistributedDataParallel a(one), b(two);
-  int steps = 1 + rank() % 3;
+  Mlp first = one.clone(), second = two.clone();
+  auto both = [](const Mlp& x, const Mlp& y) {
+    TensorList all = x.parameters();
+    for (const Tensor& p : y.parameters()) all.push_back(p);
+    return all;
+  };
+  optim::SGD sgd(both(one, two), {.lr = 0.1}), alone(both(first, second), {.lr = 0.1});
+  auto steps = [](int r) { return 1 + r % 3; };
+  auto run = [](auto& f, auto& g, int r, int step, double weight) {
+    auto batch = [&](int k) { return numbers({2, 6}, static_cast<uint64_t>(100 * r + 10 * step + k)); };
+    (f(batch(1)).square().mean() * weight).backward();
+    (g(batch(2)).square().mean() * f(batch(3)).square().mean() * weight).backward();
+  };
   join({a, b}, [&] {
-    for (int i = 0; i < steps; ++i) {
-      a(numbers({2, 6}, 1)).sum().backward();
-      (b(numbers({2, 6}, 2)).sum() * a(numbers({2, 6}, 3)).sum()).backward();
+    for (int i = 0; i < steps(rank()); ++i) {
+      sgd.zero_grad();
+      run(a, b, rank(), i, 1);
+      sgd.step();
     }
   });
-  a.check_equal();
+  for (int i = 0; i < std::min(3, world_size()); ++i) {
+    int active = 0;
+    for (int r = 0; r < world_size(); ++r) active += i < steps(r);
+    alone.zero_grad();
+    for (int r = 0; r < world_size(); ++r)
+      if (i < steps(r)) run(first, second, r, i, 1.0 / active);
+    alone.step();
+  }
+  expect_same_values(one, first);
+  expect_same_values(two, second);
+}
+
+TUTTI_RANK_TEST(Join, BackwardThroughAveragesIsRefused) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net);
+  EXPECT_THAT(message_of<ValueError>([&] {
+                join({ddp}, [&] {
+                  ddp(numbers({2, 6}, 1)).sum().backward({.create_graph = true});
+                  Tensor g = net.last.bias.grad();
+                  net.zero_grad();
+                  (g * g).sum().backward();
+                });
+              }),
+              HasSubstr("backward through averaged gradients (create_graph) would wait for ranks"));
 }
 
 struct Thrown : testing::TestWithParam<int> {};

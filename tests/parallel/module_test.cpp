@@ -265,6 +265,24 @@ TUTTI_RANK_TEST(DdpModule, EachBufferHasItsPolicy) {
       HasSubstr("buffer_policy names four, but the module has no such buffer"));
 }
 
+struct Replaced : nn::Module<Replaced> {
+  nn::Linear fc{2, 2};
+  nn::Buffer shared{zeros({2})}, own{zeros({2})}, again = shared;
+  TUTTI_FIELDS(fc, shared, own, again)
+  Tensor forward(const Tensor& x) {
+    own = nn::Buffer(full({2}, rank() + 1.0));
+    return fc(x);
+  }
+};
+TUTTI_RANK_TEST(DdpModule, BuffersThatForwardReplaces) {
+  Replaced net;
+  DistributedDataParallel ddp(net);
+  for (int i = 0; i < 2; ++i) {
+    ddp(ones({1, 2})).sum().backward();
+    EXPECT_EQ(ddp.module.own[0].item<double>(), 1);
+  }
+}
+
 // ---- Communication hooks
 
 TUTTI_RANK_TEST(DdpModule, HooksSeeBucketsInOrder) {
@@ -293,6 +311,112 @@ TUTTI_RANK_TEST(DdpModule, HooksSeeBucketsInOrder) {
   expect_same_gradients(ddp, whole);
 }
 
+struct Complex : nn::Module<Complex> {
+  nn::Parameter w{zeros({3, 3}, {DType::c64})};
+  TUTTI_FIELDS(w)
+  Tensor forward(const Tensor& x) { return matmul(x, w); }
+};
+TUTTI_RANK_TEST(DdpModule, CompressionOfComplexNumbers) {
+  Complex net;
+  DistributedDataParallel ddp(net, {.hook = parallel::compress(bf16)});
+  for (int i = 0; i < 2; ++i) {
+    net.zero_grad();
+    Tensor y = ddp(full({1, 3}, rank() + 1.0, {.dtype = DType::c64}));
+    (real(y) + imag(y) * 2).sum().backward();
+    Tensor wanted = full({3, 3}, (world_size() + 1) / 2.0, {f32});
+    EXPECT_TRUE(equal(real(net.w.grad()), wanted));
+    EXPECT_TRUE(equal(imag(net.w.grad()), wanted * 2));
+  }
+}
+
+// A hook that does nothing leaves every rank its own gradients: those that come too late for their buckets as well.
+TUTTI_RANK_TEST(DdpModule, HooksSeeGradientsThatComeLate) {
+  std::vector<std::string> seen;
+  Several net = seeded<Several>();
+  auto nothing = [&](parallel::GradientBucket& b) {
+    for (const Tensor& p : b.parameters)
+      for (auto& [name, q] : net.named_parameters())
+        if (p.is_same(q)) seen.push_back(name);
+    return parallel::Communication();
+  };
+  DistributedDataParallel ddp(net, {.hook = nothing});
+  std::pair input(numbers({1, 2}, static_cast<uint64_t>(rank())), numbers({1, 2}, 7));
+  for (int i = 0; i < 2; ++i) ddp(input)["b"].sum().backward();
+  net.zero_grad();
+  seen.clear();
+  // Nobody expects those of a, whose bucket leaves without them.
+  Several alone = net.clone();
+  auto out = ddp(input);
+  (out["a"].square().sum() + out["b"].sum()).backward();
+  auto own = alone(input);
+  (own["a"].square().sum() + own["b"].sum()).backward();
+  expect_same_gradients(ddp, alone);
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), "a.weight"), 2);
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), "b.weight"), 1);
+}
+
+TUTTI_RANK_TEST(DdpModule, HooksMayCallTheWrapper) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  std::function<void()> look;
+  auto hook = [&](parallel::GradientBucket& b) -> parallel::Communication {
+    look();
+    return {all_reduce_async(b.buffer, b.average), [&] { look(); }};
+  };
+  DistributedDataParallel ddp(net, {.bucket_bytes = 300, .average = parallel::Average::samples, .hook = hook});
+  size_t most = 0;
+  look = [&] {
+    most = std::max(most, ddp.buckets().size());
+    EXPECT_TRUE(ddp.unused_parameters().everywhere.empty());
+    ddp.set_samples(1);  // of the next pass
+  };
+  Tensor x = numbers({2 * world_size(), 6}, 1);
+  ddp.set_samples(1);
+  for (int i = 0; i < 2; ++i) {
+    net.zero_grad();
+    ddp(mine(x, 2)).square().mean().backward();
+  }
+  whole(x).square().mean().backward();
+  expect_same_gradients(ddp, whole);
+  EXPECT_GE(most, 3u);
+}
+
+// More buckets than may be under way: they leave during backward if the hook says what it waits for.
+TUTTI_RANK_TEST(DdpModule, BucketsOfAHookLeaveDuringBackward) {
+  struct Chain : nn::Module<Chain> {
+    std::vector<nn::Linear> layers;
+    TUTTI_FIELDS(layers)
+    Chain() {
+      for (int i = 0; i < 30; ++i) layers.emplace_back(4, 4);
+    }
+    Tensor forward(const Tensor& x) {
+      Tensor y = x;
+      for (auto& layer : layers) y = tanh(layer(y));
+      return y;
+    }
+  };
+  size_t started = 0, at_the_end = 0;
+  auto hook = [&](parallel::GradientBucket& b) -> parallel::Communication {
+    ++started;
+    Work work = all_reduce_async(b.buffer, b.average);
+    work.wait();  // so that it is done, whoever is slow
+    return work;
+  };
+  DistributedDataParallel ddp(seeded<Chain>(), {.bucket_bytes = 16, .hook = hook});
+  for (int i = 0; i < 2; ++i) {
+    started = 0;
+    Tensor x = numbers({2, 4}, 1).requires_grad_();
+    // What runs last in backward sees how many have left.
+    Tensor y = x * 1.0;
+    y.register_hook([&](const Tensor&) {
+      at_the_end = started;
+      return Tensor();
+    });
+    ddp(y).sum().backward();
+  }
+  EXPECT_EQ(started, 60u);
+  EXPECT_GT(at_the_end, 50u);
+}
+
 TUTTI_RANK_TEST(DdpModule, CompressionRoundsOnce) {
   EXPECT_THAT(message_of<DTypeError>([] { parallel::compress(f64); }), HasSubstr("as bf16 or f16, not f64"));
   for (DType half : {bf16, f16}) {
@@ -307,12 +431,28 @@ TUTTI_RANK_TEST(DdpModule, CompressionRoundsOnce) {
   }
 }
 
-TUTTI_RANK_TEST(DdpModule, AGroupOfSome) {
+struct DdpGroups : QuickTest<4> {};
+TUTTI_RANK_TEST(DdpGroups, OfSomeRanks) {
   Group pair = world().split(rank() % 2);
-  Mlp net = seeded<Mlp>();
-  DistributedDataParallel ddp(net, {.group = pair});
-  ddp(numbers({2, 6}, static_cast<uint64_t>(rank()))).sum().backward();
-  ddp.check_equal();
+  manual_seed(static_cast<uint64_t>(rank()));
+  Mlp net;
+  net.to(f64);
+  DistributedDataParallel ddp(net, {.group = pair, .root = 1, .bucket_bytes = 300, .checksum_every = 1});
+  Mlp whole = net.clone();
+  auto batch = [](int r) { return numbers({2, 6}, static_cast<uint64_t>(r)); };
+  for (int step = 0; step < 3; ++step) {
+    net.zero_grad();
+    whole.zero_grad();
+    ddp(batch(rank())).square().mean().backward();
+    for (int r : pair.ranks()) (whole(batch(r)).square().mean() / 2).backward();
+    expect_same_gradients(ddp, whole);
+  }
+  // Those of the other pair began with other parameters.
+  Tensor least = net.first.weight.detach().clone();
+  all_reduce(least, {.op = Reduce::min});
+  Tensor most = net.first.weight.detach().clone();
+  all_reduce(most, {.op = Reduce::max});
+  EXPECT_FALSE(equal(least, most));
 }
 
 TUTTI_RANK_TEST(DdpModule, LeavesParametersWithoutHooks) {

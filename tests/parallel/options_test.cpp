@@ -29,12 +29,18 @@ enum Feature {
   kSyncNorm,
   kOwnSink,
   kFrozen,
+  kHalf,
+  kOtherRoot,
+  kOtherGroup,
+  kChanges,
+  kForwards,
   kFeatures
 };
 constexpr const char* kNames[kFeatures] = {
-    "small buckets",   "samples",      "static graph", "compress",         "user hook", "checksum",
-    "average buffers", "own buffers",  "no_sync",      "checkpoint",       "twice",     "sparse",
-    "rank differs",    "create_graph", "join",         "sync batch norms", "own sink",  "frozen"};
+    "small buckets",   "samples",      "static graph", "compress",         "user hook",       "checksum",
+    "average buffers", "own buffers",  "no_sync",      "checkpoint",       "twice",           "sparse",
+    "rank differs",    "create_graph", "join",         "sync batch norms", "own sink",        "frozen",
+    "f16 hook",        "other root",   "other group",  "changing graph",   "several forwards"};
 
 struct Features {
   bool on[kFeatures] = {};
@@ -68,7 +74,17 @@ Tensor words_of(const Features& f, int step, int part, int r) {
   return randint(0, 20, {first_row(f, world_size())}).narrow(0, first_row(f, r), rows_of(f, r));
 }
 int parts_of(const Features& f) { return f[kNoSync] ? 2 : 1; }
-bool uses_other(const Features& f, int r) { return !f[kRankDiffers] || r == 0; }
+int forwards_of(const Features& f) { return f[kForwards] ? 2 : 1; }
+bool uses_other(const Features& f, int r, int step) {
+  return (!f[kRankDiffers] || r == 0) && (!f[kChanges] || step % 2 == 1);
+}
+// The group: the other way round, so that no rank is what it is in the world.
+std::vector<int> ranks_of(const Features& f) {
+  std::vector<int> ranks;
+  for (int r = 0; r < world_size(); ++r) ranks.push_back(f[kOtherGroup] ? world_size() - 1 - r : r);
+  return ranks;
+}
+int root_of(const Features& f) { return f[kOtherRoot] ? world_size() - 1 : 0; }
 
 // Means over rows, so that ranks' losses can be put together by weights.
 Tensor loss_of(const Tensor& y) { return (y * (y + 0.5)).mean(1).mean(); }
@@ -78,10 +94,10 @@ void reference_step(std::vector<Net>& nets, const Features& f, int step) {
   double total = 0;
   for (int r = 0; r < world_size(); ++r)
     if (step < steps_of(f, r)) total += f[kSamples] ? static_cast<double>(rows_of(f, r)) : 1;
-  for (int part = 0; part < parts_of(f); ++part) {
+  auto loss_of_forward = [&](int number) {
     TensorList xs;
     for (int r = 0; r < world_size(); ++r)
-      if (step < steps_of(f, r)) xs.push_back(words_of(f, step, part, r));
+      if (step < steps_of(f, r)) xs.push_back(words_of(f, step, number, r));
     Tensor sum = zeros({}, {f64}), all;
     if (f[kSyncNorm]) all = nets[0](cat(xs), f, false);
     for (int r = 0, k = 0, row = 0; r < world_size(); ++r) {
@@ -89,11 +105,16 @@ void reference_step(std::vector<Net>& nets, const Features& f, int step) {
       double weight = (f[kSamples] ? static_cast<double>(rows_of(f, r)) : 1) / total;
       Tensor y = f[kSyncNorm] ? all.narrow(0, row, rows_of(f, r))
                               : nets[static_cast<size_t>(r)](xs[static_cast<size_t>(k)], f, false);
-      if (uses_other(f, r)) y = nets[0].other(y);
+      if (uses_other(f, r, step)) y = nets[0].other(y);
       sum = sum + loss_of(y) * weight;
       row += static_cast<int>(rows_of(f, r));
       ++k;
     }
+    return sum;
+  };
+  for (int part = 0; part < parts_of(f); ++part) {
+    Tensor sum = zeros({}, {f64});
+    for (int k = 0; k < forwards_of(f); ++k) sum = sum + loss_of_forward(part + 10 * k);
     sum.backward();
   }
 }
@@ -111,6 +132,9 @@ DdpOptions options_of(const Features& f) {
   if (f[kSamples]) o.average = parallel::Average::samples;
   o.static_graph = f[kStatic];
   if (f[kCompress]) o.hook = parallel::compress(bf16);
+  if (f[kHalf]) o.hook = parallel::compress(f16);
+  if (f[kOtherGroup]) o.group = world().subgroup(ranks_of(f));
+  o.root = root_of(f);
   if (f[kUserHook]) o.hook = user_hook();
   if (f[kChecksum]) o.checksum_every = 1;
   if (f[kAverageBuffers]) o.buffers = BufferPolicy::average;
@@ -124,8 +148,11 @@ void sync_means(std::vector<Net>& nets, const Features& f, int step) {
   if (f[kOwnBuffers] || f[kSyncNorm]) return;
   Tensor sum = zeros({4}, {f64});
   double total = 0;
-  for (int r = 0; r < world_size() && (total == 0 || f[kAverageBuffers]); ++r) {
-    if (step >= steps_of(f, r)) continue;
+  std::vector<int> ranks = ranks_of(f);
+  // Inside of join() the first that is active counts as the root.
+  if (!f[kAverageBuffers] && !f[kJoin]) ranks = {ranks[static_cast<size_t>(root_of(f))]};
+  for (int r : ranks) {
+    if (step >= steps_of(f, r) || (total > 0 && !f[kAverageBuffers])) continue;
     double weight = f[kSamples] ? static_cast<double>(rows_of(f, r)) : 1;
     sum = sum + nets[static_cast<size_t>(r)].norm.running_mean * weight;
     total += weight;
@@ -135,9 +162,8 @@ void sync_means(std::vector<Net>& nets, const Features& f, int step) {
 
 bool possible(Feature a, Feature b) {
   auto is = [&](Feature x, Feature y) { return (a == x && b == y) || (a == y && b == x); };
-  if (is(kCompress, kUserHook)) return false;  // there is one hook
-  // Weights of an average say nothing about losses that depend on all ranks' batches: see docs/ddp.md.
-  return !is(kSamples, kSyncNorm);
+  if (is(kCompress, kUserHook) || is(kHalf, kUserHook) || is(kHalf, kCompress)) return false;  // there is one hook
+  return !is(kStatic, kChanges);
 }
 
 // Gradients that have a graph hold what they were made from, and it them: such circles are taken apart at the end.
@@ -161,10 +187,10 @@ void train(const Features& f) {
   }
   Clear clear{{&net, &nets[0]}};
   auto norms = std::make_shared<std::optional<parallel::SyncedBatchNorms>>();
-  if (f[kSyncNorm]) norms->emplace(parallel::sync_batch_norms(net));
+  if (f[kSyncNorm]) norms->emplace(parallel::sync_batch_norms(net, world().subgroup(ranks_of(f))));
   DistributedDataParallel ddp(net, options_of(f));
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1}), alone(nets[0].parameters(), {.lr = 0.1});
-  double tolerance = f[kCompress] ? 0.05 : 1e-11;
+  double tolerance = f[kCompress] || f[kHalf] ? 0.05 : 1e-11;
   Table table;
   auto body = [&] {
     for (int step = 0; step < steps_of(f, rank()); ++step) {
@@ -175,8 +201,10 @@ void train(const Features& f) {
         std::optional<parallel::NoSync> quiet;
         if (part + 1 < parts_of(f)) quiet.emplace(ddp.no_sync());
         if (f[kSamples]) ddp.set_samples(static_cast<double>(rows_of(f, rank())));
-        Tensor y = ddp(words_of(f, step, part, rank()), f, uses_other(f, rank()));
-        loss_of(y).backward({.create_graph = f[kCreateGraph]});
+        Tensor loss = zeros({}, {f64});
+        for (int k = 0; k < forwards_of(f); ++k)
+          loss = loss + loss_of(ddp(words_of(f, step, part + 10 * k, rank()), f, uses_other(f, rank(), step)));
+        loss.backward({.create_graph = f[kCreateGraph]});
       }
       {
         Context plain = context();
@@ -204,7 +232,8 @@ void train(const Features& f) {
   if (!f[kJoin]) return body();
   std::vector<parallel::Joinable> parts{ddp};
   if (f[kSyncNorm]) parts.push_back(**norms);
-  EXPECT_EQ(parallel::join(parts, body), 0);
+  Group group = world().subgroup(ranks_of(f));
+  EXPECT_EQ(parallel::join(parts, body, {.group = group}), f[kOtherGroup] ? world_size() - 1 : 0);  // rank 0
   for (int step = steps_of(f, rank()); step < 3; ++step) {
     alone.zero_grad();
     reference_step(nets, f, step);
@@ -235,7 +264,7 @@ TUTTI_RANK_TEST(Pairs, OfOptions) {
 TUTTI_RANK_TEST(Pairs, AndMany) {
   Features f;
   for (Feature k : {kSmallBuckets, kUserHook, kChecksum, kAverageBuffers, kNoSync, kCheckpoint, kTwice, kSparse,
-                    kRankDiffers, kJoin, kOwnSink})
+                    kRankDiffers, kJoin, kOwnSink, kOtherRoot, kOtherGroup, kChanges, kForwards})
     f.on[k] = true;
   train(f);
 }

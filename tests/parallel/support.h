@@ -14,7 +14,12 @@ using parallel::DistributedDataParallel;
 /// On every transport; ranks that wait for each other in vain give up soon enough for whoever looks at the test.
 template <int... sizes>
 struct QuickTest : harness::TransportTest<sizes...> {
-  SpawnOptions options() const override { return {.timeout = std::chrono::seconds(10)}; }
+#if defined(TUTTI_SANITIZE_THREAD) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  static constexpr std::chrono::seconds kPatience{120};  // everything is slower there
+#else
+  static constexpr std::chrono::seconds kPatience{20};
+#endif
+  SpawnOptions options() const override { return {.timeout = kPatience}; }
 };
 
 struct Mlp : nn::Module<Mlp> {

@@ -464,12 +464,36 @@ TEST_F(ParityC, DataParallelFunctionDeletion) {
   EXPECT_TRUE(allclose(net.fc2.weight.grad(), plain.fc2.weight.grad(), 1e-4, 1e-5));
 }
 
+struct Holds : Function<Holds> {
+  std::shared_ptr<int> token;
+  Tensor forward(const Tensor& x, const std::shared_ptr<int>& t) {
+    token = t;
+    return x.clone();
+  }
+  TensorList backward(const TensorList& g) { return g; }
+};
+struct Holder : nn::Module<Holder> {
+  static constexpr bool other_members = true;
+  nn::Linear fc{5, 3};
+  TUTTI_FIELDS(fc)
+  std::shared_ptr<int> token = std::make_shared<int>(1);
+  Tensor forward(const Tensor& x) { return Holds::apply(fc(x), token); }
+};
 TEST_F(ParityC, DataParallelModelNoRefcycles) {
   auto step = [] {
     parallel::DataParallel net(Net{}, {.devices = kTwo});
     net(randn({6, 5})).sum().backward();
   };
   step();
+  // Nodes hold what they keep: when all are gone, nobody else holds the token.
+  Holder holder;
+  {
+    parallel::DataParallel net(holder, {.devices = kTwo});
+    Tensor y = net(randn({6, 5}));
+    EXPECT_GE(holder.token.use_count(), 4);  // two nodes, and the module inside
+    y.sum().backward();
+  }
+  EXPECT_EQ(holder.token.use_count(), 1);
   int64_t before = memory::statistics().bytes_in_use;
   for (int i = 0; i < 5; ++i) step();
   EXPECT_EQ(memory::statistics().bytes_in_use, before);

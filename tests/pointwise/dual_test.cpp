@@ -2,6 +2,7 @@
 // far out where a careless formula gives ∞ · 0.
 #define TUTTI_POINTWISE(...)
 #define TUTTI_POINTWISE_PURE(...)
+#define TUTTI_POINTWISE_HIDDEN(...)
 #include <gtest/gtest.h>
 
 #include <array>

@@ -73,6 +73,8 @@ struct Row {
   uint8_t taken = kReal;
   bool has_gradient = true, complex_gradient = true, has_second_gradient = true;
   bool shape_from_values = false, meta_bounds = false, needs_contiguous = false, first_is_mask = false;
+  bool shows_layout = false;
+  std::vector<std::string> other_names;
   bool fixed_dtype = false, sees_bytes = false, bools_apart = false, signed_zeros = true, ignores_devices = false;
   std::vector<DType> refused;
   double looseness = 1, half_looseness = 1;
@@ -100,8 +102,12 @@ struct Row {
   Row& dynamic() { return shape_from_values = true, *this; }
   /// The same, but meta tensors tell how large the result can be at most.
   Row& bounded() { return shape_from_values = meta_bounds = true, *this; }
-  /// Views that other layouts may refuse with ShapeError, or that mean something else for them.
+  /// Other layouts may be refused with a ShapeError.
   Row& contiguous_only() { return needs_contiguous = true, *this; }
+  /// Another layout means another result.
+  Row& sees_strides() { return shows_layout = true, *this; }
+  /// Errors may name another operator: one that stands in the row's body for its own sake, or of which this is a case.
+  Row& speaks_of(std::string operation) { return other_names.push_back(std::move(operation)), *this; }
   /// Multiplies every tolerance; the second, that of bf16 and f16 (for operators composed of several roundings).
   Row& loose(double factor, double half_factor = 1) { return looseness = factor, half_looseness = half_factor, *this; }
   Row& reference(Body body) { return reference_body = std::move(body), *this; }

@@ -117,10 +117,13 @@ TEST(DLPack, RefusesWhatItCannotUse) {
   EXPECT_THAT(import_error([](DLTensor& t) { t.device.device_type = static_cast<DLDeviceType>(10); }),
               HasSubstr("device type 10"));
   EXPECT_THAT(import_error([](DLTensor& t) { t.byte_offset = 2; }), HasSubstr("aligned"));
+  std::string cuda = import_error([](DLTensor& t) { t.device.device_type = kDLCUDA; });
+  EXPECT_TRUE(cuda.starts_with("from_dlpack:")) << cuda;
   EXPECT_THAT(import_error([](DLTensor& t) { t.data = nullptr; }), HasSubstr("null pointer"));
   int64_t backwards[] = {-1};
   EXPECT_THAT(import_error([&](DLTensor& t) { t.strides = backwards; }), HasSubstr("negative strides"));
   EXPECT_THAT(message_of<ValueError>([] { from_dlpack(nullptr); }), HasSubstr("null"));
+  EXPECT_THAT(message_of<ValueError>([] { to_dlpack(Tensor()); }), HasSubstr("to_dlpack: the tensor is undefined"));
   EXPECT_THAT(message_of<GradError>([] { to_dlpack(ones({2}, {.requires_grad = true})); }), HasSubstr("detach()"));
   EXPECT_THAT(message_of<DeviceError>([] { to_dlpack(zeros({2}, {.device = "meta"})); }), HasSubstr("no memory"));
   EXPECT_THAT(message_of<ValueError>([] { to_dlpack(ones({2}).to_sparse()); }), HasSubstr("values()"));

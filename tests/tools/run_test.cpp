@@ -1,6 +1,11 @@
 // tutti run, with real processes: what they are told, what is heard of them, how they end, and that they do.
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <set>
@@ -78,6 +83,57 @@ TEST(Run, WritesFiles) {
   EXPECT_EQ(p.out() + p.err(), "");
   EXPECT_EQ(contents(folder / "logs/rank-1.out"), "out 1\n");
   EXPECT_EQ(contents(folder / "logs/rank-0.err"), "err 0\n");
+  Program again(tutti_run({"-n", "2", "--quiet", "--log", folder / "logs"}, shell("echo again")));
+  EXPECT_EQ(again.wait(), 0);
+  EXPECT_EQ(contents(folder / "logs/rank-1.out"), "again\n");  // not behind what was there
+}
+
+// Whoever prints without end is heard in turns.
+TEST(Run, ARankThatPrintsWithoutEndKeepsNobodyWaiting) {
+  Program p(tutti_run({"-n", "2", "--quiet", "--grace", "0.2"}, shell("[ $RANK = 1 ] && exit 3; exec yes")));
+  EXPECT_EQ(p.wait(), 3);
+  EXPECT_THAT(p.err(), HasSubstr("tutti: rank 1 failed: exit code 3"));
+}
+
+// A reader that has stopped reading, as a pager does.
+TEST(Run, AReaderThatStopsKeepsNobodyFromEnding) {
+  Folder folder;
+  std::string pipe = folder / "pipe", done = folder / "done";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  int reader = ::open(pipe.c_str(), O_RDWR);
+  // Rank 0 has filled the pipe when rank 1 is heard to end.
+  std::string command = std::string("exec '") + TUTTI_TOOL +
+                        "' run -n 2 --grace 0.2 sh -c '[ $RANK = 0 ] && exec yes; " + "touch " + done +
+                        "; while true; do sleep 0.01; done' > " + pipe;
+  Program p({"sh", "-c", command});
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(done); }));
+  ASSERT_TRUE(eventually([&] {  // nobody can write there any more
+    pollfd ready{reader, POLLOUT, 0};
+    return ::poll(&ready, 1, 0) == 0;
+  }));
+  p.signal(SIGTERM);
+  EXPECT_EQ(p.wait(), 128 + SIGTERM);
+  ::close(reader);
+}
+
+TEST(Run, TooManyOpenFilesAreSaid) {
+  Program p({"sh", "-c", std::string("ulimit -n 64; exec '") + TUTTI_TOOL + "' run -n 40 sleep 1000"});
+  EXPECT_EQ(p.wait(), 1);
+  EXPECT_THAT(p.err(), HasSubstr("too many open files: raise ulimit -n"));
+}
+
+// A rank that only says that another failed is not the one that did, even if it ends first.
+TEST(Run, WhatFollowsFromAFailureIsNotTheFirst) {
+  Folder folder;
+  std::string script = "if [ $RANK = 0 ]; then echo '[rank 0] all_reduce: rank 1 failed: no more' >&2; touch " +
+                       folder.path() + "/seen; exit 3; fi; while [ ! -e " + folder.path() +
+                       "/seen ]; do sleep 0.01; done; sleep 0.5; exit 5";
+  Program p(tutti_run({"-n", "2", "--grace", "60"}, shell(script)));
+  EXPECT_EQ(p.wait(), 5);
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: rank 1 failed: exit code 5"), Not(HasSubstr("exit code 3"))));
+  Program alone(tutti_run({"-n", "1"}, shell("echo rank 7 failed: it says; exit 3")));
+  EXPECT_EQ(alone.wait(), 3);  // if nobody else does, it is
+  EXPECT_THAT(alone.err(), HasSubstr("tutti: rank 0 failed: exit code 3"));
 }
 
 TEST(Run, TheFirstFailureIsTheOneReported) {
@@ -112,6 +168,11 @@ TEST(Run, WrongWordsAreSaid) {
   EXPECT_THAT(says(tutti_run({}, {})), HasSubstr("name the program to run"));
   EXPECT_THAT(says(tutti_run({"--nnodes", "2", "--node-rank", "2"}, {"true"})), HasSubstr("numbered from 0"));
   EXPECT_THAT(says(tutti_run({"--nnodes", "2"}, {"true"})), HasSubstr("needs --master-addr"));
+  for (std::string hosts : {"a:2x", "a:0", "a:", "[::1]:x"})
+    EXPECT_THAT(says(tutti_run({"--hosts", hosts}, {"true"})),
+                HasSubstr("'" + hosts + "' does not name a number of ranks"));
+  EXPECT_THAT(says(tutti_run({"--hosts", "[::1"}, {"true"})), HasSubstr("should be like [::1] or [::1]:4"));
+  EXPECT_THAT(says(tutti_run({"--hosts", "a,me@:2"}, {"true"})), HasSubstr("'me@:2' is a host without a name"));
   EXPECT_THAT(says({TUTTI_TOOL, "walk"}), HasSubstr("there is no command 'walk'"));
   Program help({TUTTI_TOOL, "run", "--help"});
   EXPECT_EQ(help.wait(), 0);
@@ -145,12 +206,53 @@ TEST(Run, WhoDoesNotListenIsKilled) {
   EXPECT_THAT(p.err(), Not(HasSubstr("starts all ranks again")));
 }
 
+TEST(Run, ASignalAfterAFailureDoesNotChangeWhatFailed) {
+  Folder ready;
+  Program p(tutti_run({"-n", "2", "--grace", "60"}, shell("[ $RANK = 0 ] && exit 4; trap '' TERM INT; echo $$ > " +
+                                                          ready.path() + "/1; while true; do sleep 0.01; done")));
+  pids(ready.path(), 1);
+  ASSERT_TRUE(eventually([&] { return p.err().find("rank 0 failed: exit code 4") != std::string::npos; }));
+  p.signal(SIGINT);
+  p.signal(SIGTERM);  // who asks twice means it
+  EXPECT_EQ(p.wait(), 4);
+}
+
+TEST(Run, NohupIsRespected) {
+  Folder folder;
+  std::string script =
+      "touch " + folder.path() + "/ready; while [ ! -e " + folder.path() + "/go ]; do sleep 0.01; done";
+  Program p(
+      {"sh", "-c",
+       std::string("trap '' HUP; exec '") + TUTTI_TOOL + "' run -n 1 sh -c '" + script + "; kill -HUP $$; exit 0'"});
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / "ready"); }));
+  p.signal(SIGHUP);
+  std::ofstream(folder / "go") << "go";
+  EXPECT_EQ(p.wait(), 0);
+}
+
+TEST(Run, OrphansAreBuried) {
+  Folder folder;
+  // Its parent ends first; then it does, and is nobody's but the command's.
+  std::string orphan = "sh -c \"sh -c 'echo \\$\\$ > " + folder.path() + "/orphan' &\"; ";
+  Program p(tutti_run({"-n", "1"}, shell(orphan + "while [ ! -e " + folder.path() + "/go ]; do sleep 0.01; done")));
+  std::string entry;
+  ASSERT_TRUE(eventually([&] {
+    int pid = std::atoi(contents(folder / "orphan").c_str());
+    entry = "/proc/" + std::to_string(pid);
+    return pid > 0;
+  }));
+  EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(entry); })) << contents(entry + "/stat");
+  std::ofstream(folder / "go") << "go";
+  EXPECT_EQ(p.wait(), 0);
+}
+
 TEST(Run, WhatRanksStartedGoesWithThem) {
   Folder running;
   // A child in the background, and one that has left for a session of its own.
   std::string script = "sleep 1000 & echo $! > " + running.path() + "/$RANK-child; setsid sh -c 'echo $$ > " +
                        running.path() + "/'$RANK'-daemon; exec sleep 1000' & " + "while [ ! -s " + running.path() +
-                       "/$RANK-daemon ]; do sleep 0.01; done; exit $RANK";
+                       "/0-daemon ] || [ ! -s " + running.path() + "/1-daemon ] || [ ! -s " + running.path() +
+                       "/0-child ]; do sleep 0.01; done; exit $RANK";
   Program p(tutti_run({"-n", "2", "--grace", "0.2"}, shell(script)));
   EXPECT_EQ(p.wait(), 1);
   for (pid_t pid : pids(running.path(), 4)) EXPECT_TRUE(eventually([&] { return !is_alive(pid); })) << pid;
@@ -162,6 +264,15 @@ TEST(Run, RanksDieWithTheirParent) {
   Program p(tutti_run({"-n", "3"}, shell(script)));
   auto children = pids(running.path(), 3);
   for (pid_t pid : children) EXPECT_TRUE(is_alive(pid));
+  p.signal(SIGKILL);
+  EXPECT_EQ(p.wait(), 128 + SIGKILL);
+  for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
+}
+
+TEST(Run, WhatRanksStartedDiesWithTheirParentToo) {
+  Folder running;
+  Program p(tutti_run({"-n", "2"}, shell("sleep 1000 & echo $! > " + running.path() + "/$RANK; wait")));
+  auto children = pids(running.path(), 2);
   p.signal(SIGKILL);
   EXPECT_EQ(p.wait(), 128 + SIGKILL);
   for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
@@ -189,7 +300,8 @@ TEST(Run, CoresAreDivided) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core cannot be divided";
   Words command{"grep", "Cpus_allowed_list", "/proc/self/status"};
   Program bound(tutti_run({"-n", "2", "--plain"}, command)),
-      free(tutti_run({"-n", "2", "--plain", "--no-bind"}, command)), many(tutti_run({"-n", "300", "--plain"}, command));
+      free(tutti_run({"-n", "2", "--plain", "--no-bind"}, command)),
+      many(tutti_run({"-n", std::to_string(std::thread::hardware_concurrency() + 1), "--plain"}, command));
   EXPECT_EQ(bound.wait() + free.wait() + many.wait(), 0);
   EXPECT_EQ(lines(bound.out()).size(), 2u);
   EXPECT_EQ(lines(free.out()), lines(all.out()));
@@ -229,8 +341,9 @@ TEST(Run, RanksFindTheirWorld) {
 
 TEST(Run, AKilledRankEndsTheWorldAndLeavesATrace) {
   Folder folder;
-  Program p(tutti_run({"-n", "3", "--trace", folder / "trace", "--env", "TUTTI_FAULTS=kill rank=1 call=40"},
-                      bench({"-i", "1000"})));
+  Program p(
+      tutti_run({"-n", "3", "--grace", "60", "--trace", folder / "trace", "--env", "TUTTI_FAULTS=kill rank=1 call=40"},
+                bench({"-i", "1000"})));
   EXPECT_EQ(p.wait(), 128 + SIGKILL);
   EXPECT_THAT(p.err(),
               AllOf(HasSubstr("tutti: rank 1 failed: killed by signal 9"), HasSubstr("rank 1 failed: its process")));
@@ -252,15 +365,27 @@ TEST(Run, WorldsMeetAgainInEveryEpoch) {
 
 // ---- Many hosts: here they are all this one, which each reaches by a shell instead of ssh
 
+// One that nobody had a moment ago.
+int free_port() {
+  int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  bool ok = ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+            ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  EXPECT_TRUE(ok);
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
 struct Hosts : testing::Test {
   Hosts() {
     std::ofstream(folder / "rsh") << "#!/bin/sh\nprintf '%s\\n' \"$*\" >> " << (folder / "commands")
-                                  << "\nshift\nexec sh -c \"$*\"\n";
+                                  << "\n[ \"$1\" = nobody ] && exec cat > /dev/null\nshift\nexec sh -c \"$*\"\n";
     std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
   }
   Words options(const Words& more) {
-    static int port = 20000 + ::getpid() % 20000;
-    Words words{"--rsh", folder / "rsh", "--master-port", std::to_string(port++)};
+    Words words{"--rsh", folder / "rsh", "--master-port", std::to_string(free_port())};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -275,6 +400,14 @@ TEST_F(Hosts, RanksAreNumberedOverAllOfThem) {
   EXPECT_THAT(contents(folder / "commands"), Not(HasSubstr("SECRET")));
 }
 
+TEST_F(Hosts, MayHaveUsers) {
+  Program p(tutti_run(options({"--hosts", "me@127.0.0.1:1,you@[localhost]:1"}), shell("echo $RANK $MASTER_ADDR")));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_EQ(lines(p.out()), (std::set<std::string>{"[0] 0 127.0.0.1", "[1] 1 127.0.0.1"}));
+  EXPECT_THAT(contents(folder / "commands"),
+              AllOf(HasSubstr("me@127.0.0.1 cd "), HasSubstr("you@localhost cd "), Not(HasSubstr("'me@127.0.0.1'"))));
+}
+
 TEST_F(Hosts, AreOneWorld) {
   Program p(tutti_run(options({"--hosts", "127.0.0.1,localhost", "-n", "2"}), bench({"-e", "4K", "-i", "5"})),
             {{"TUTTI_SECRET", "only for this"}});
@@ -284,12 +417,36 @@ TEST_F(Hosts, AreOneWorld) {
 }
 
 TEST_F(Hosts, AFailureOfOneEndsAllAndAllStartAgain) {
+  Folder started;
   Program p(tutti_run(options({"--hosts", "127.0.0.1:1,localhost:2", "--max-restarts", "1", "--grace", "0.3"}),
-                      shell("echo epoch $TUTTI_EPOCH; [ $RANK != 2 ] || exit 7; sleep 1000")));
+                      shell("echo epoch $TUTTI_EPOCH; cd " + started.path() +
+                            "; touch $RANK-$TUTTI_EPOCH; [ $RANK = 2 ] || exec sleep 1000; "
+                            "while [ ! -e 0-$TUTTI_EPOCH ] || [ ! -e 1-$TUTTI_EPOCH ]; do sleep 0.01; done; exit 7")));
   EXPECT_EQ(p.wait(), 7) << p.err();
   EXPECT_EQ(lines(p.out()).size(), 6u);
   EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: rank 2 failed: exit code 7"),
                              HasSubstr("on another node, rank 2: exit code 7"), HasSubstr("1 of 1 restarts")));
+}
+
+// The node of the first failure has a rank that takes its time; the failure counts from when it happened.
+TEST_F(Hosts, TheFirstFailureOfAllNodesCounts) {
+  Folder failed;
+  Program p(tutti_run(options({"--hosts", "127.0.0.1:1,localhost:2", "--grace", "4"}),
+                      shell("cd " + failed.path() +
+                            "; trap '' TERM; if [ $RANK = 2 ]; then touch now; exit 7; fi; "
+                            "while [ $RANK = 1 ] || [ ! -e now ]; do sleep 0.01; done; sleep 2; exit 5")));
+  EXPECT_EQ(p.wait(), 7) << p.err();
+}
+
+// While nodes wait for each other they hear what they are told, too.
+TEST_F(Hosts, EndWhileTheyWaitForOthers) {
+  Program p(tutti_run(options({"--hosts", "127.0.0.1:1,nobody:1", "--grace", "1000"}), {"true"}));
+  ASSERT_TRUE(eventually([&] {
+    std::string commands = contents(folder / "commands");
+    return commands.find("127.0.0.1 cd") != std::string::npos && commands.find("nobody cd") != std::string::npos;
+  }));
+  p.signal(SIGTERM);
+  EXPECT_EQ(p.wait(), 128 + SIGTERM);
 }
 
 TEST_F(Hosts, EndWhenToldTo) {

@@ -21,7 +21,7 @@ constexpr auto kSlice = 200ms;  // how long a wait may keep us from signals
 // A free port. The socket is bound and never listens, which keeps the system from giving the port to anybody else and
 // lets a rank listen there.
 std::pair<Descriptor, uint16_t> reserve_port() {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor socket = checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "no socket can be made");
   int yes = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   sockaddr_in address{};
@@ -55,7 +55,7 @@ void Nodes::until(Clock::time_point deadline, const std::string& what, const Try
     } catch (const TimeoutError&) {
     }
     while (int signal = signals_.take())
-      if (signal != SIGUSR1 && signal != SIGUSR2) throw Interrupted{signal};
+      if (ends_programs(signal)) throw Interrupted{signal};
     if (Clock::now() >= deadline) throw std::runtime_error(what);
   }
 }
@@ -129,10 +129,23 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
   return place;
 }
 
+std::optional<std::string> Nodes::first_failure(int epoch) {
+  auto text = store_->try_get(key(epoch, "failed"), {.timeout = 5s});
+  return text ? text : store_->try_get(key(epoch, "failed too"), {.timeout = 5s});
+}
+
+void Nodes::fail(int epoch, const Verdict& mine, bool secondary) {
+  if (!store_) return;
+  try {
+    store_->compare_and_set(key(epoch, secondary ? "failed too" : "failed"), "", to_text(mine), {.timeout = 5s});
+  } catch (const Error&) {  // NOLINT: node 0 is lost, which failed() and end() say
+  }
+}
+
 std::optional<std::string> Nodes::failed(int epoch) {
   if (!store_) return {};
   try {
-    auto text = store_->try_get(key(epoch, "failed"), {.timeout = 5s});
+    auto text = first_failure(epoch);
     if (!text) return {};
     return from_text(*text).text;
   } catch (const Error& e) {
@@ -143,12 +156,13 @@ std::optional<std::string> Nodes::failed(int epoch) {
 Nodes::Verdict Nodes::end(int epoch, const Verdict& mine) {
   if (!store_) return mine;
   try {
-    if (mine.code) store_->compare_and_set(key(epoch, "failed"), "", to_text(mine), {.timeout = 5s});
+    // If all that is known is that something went wrong elsewhere, that is known there.
+    if (mine.code && !first_failure(epoch)) fail(epoch, mine, false);
     store_->set(key(epoch, fmt::format("end/{}", options_.node)), "1", {.timeout = 5s});
     std::optional<Clock::time_point> deadline;  // when one has failed, the others end soon, or are no more
     std::optional<std::string> failed;
     until(Clock::time_point::max(), "", [&] {
-      failed = store_->try_get(key(epoch, "failed"), {.timeout = 5s});
+      failed = first_failure(epoch);
       if (failed && !deadline) deadline = Clock::now() + 60s;
       if (deadline && Clock::now() >= *deadline) return true;
       std::vector<std::string> keys;
@@ -156,7 +170,7 @@ Nodes::Verdict Nodes::end(int epoch, const Verdict& mine) {
       store_->wait(keys);
       return true;
     });
-    failed = store_->try_get(key(epoch, "failed"), {.timeout = 5s});
+    failed = first_failure(epoch);
     return failed ? from_text(*failed) : Verdict{};
   } catch (const Error& e) {
     if (mine.code) return {mine.code, true, mine.text};

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "tools/tutti/supervise.h"
+#include "tools/tutti/signals.h"
 #include "tutti/comm/store.h"
 
 namespace tutti::tool {
@@ -44,20 +44,23 @@ class Nodes {
   };
   /// Waits until all nodes have come to this epoch, each with so many ranks.
   Place meet(int epoch, int ranks);
-  /// What failed on any node, if something has.
-  std::optional<std::string> failed(int epoch);
   struct Verdict {
     int code = 0;        // of the first failure
     bool final = false;  // somebody wanted the job to end: no other epoch
     std::string text;    // "rank 3: exit code 5"
   };
-  /// Tells the others how it ended here, and waits until it has ended everywhere.
+  /// Something has failed here. `secondary`: it only says that something else had, and counts if nothing else did.
+  void fail(int epoch, const Verdict& mine, bool secondary);
+  /// What failed on any node, if something has.
+  std::optional<std::string> failed(int epoch);
+  /// Tells the others that it has ended here, and how, and waits until it has ended everywhere.
   Verdict end(int epoch, const Verdict& mine);
 
  private:
   template <class Try>
   void until(std::chrono::steady_clock::time_point deadline, const std::string& what, const Try& attempt);
   std::string key(int epoch, const std::string& name) const;
+  std::optional<std::string> first_failure(int epoch);
   const NodeOptions options_;
   Signals& signals_;
   std::unique_ptr<TcpStore> store_;  // none: there are no others

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -35,13 +37,14 @@ RunOptions parse(const Words& words) {
   options.number("-n, --ranks", "N", "ranks on this host, or on each (one for each core)", o.ranks, 1, 1 << 16);
   options.flag("--plain", "print lines as they are, without the rank in front", o.plain);
   options.flag("--quiet", "print nothing of the ranks (see --log)", o.quiet);
-  options.text("--log", "FOLDER", "what rank r prints goes to FOLDER/rank-r.out and .err too", o.log_folder);
+  options.text("--log", "FOLDER", "what rank r prints goes to FOLDER/rank-r.out and .err too (anew)", o.log_folder);
   options.text("--trace", "FOLDER", "ranks leave their flight records there: see tutti trace", o.trace);
   options.flag("--no-bind", "let ranks run on any core, instead of an equal share for each", o.no_bind);
   options.number("--max-restarts", "N", "start all ranks again after a failure, at most so often", o.max_restarts);
   options.real("--grace", "SECONDS", "that ranks have to end by themselves before they are killed (5)", o.grace);
   options.list("--env", "NAME=VALUE", "a variable for the ranks (may be repeated)", o.variables);
-  options.text("--hosts", "A,B:4,...", "start on these hosts, by ssh; :4 is that host's number of ranks", o.hosts);
+  options.text("--hosts", "A,B:4,...", "start on these hosts, by ssh; :4 is that host's number of ranks ([::1]:4)",
+               o.hosts);
   options.text("--rsh", "COMMAND", "instead of ssh", o.rsh);
   options.number("--nnodes", "N", "one of N commands like this one, each on a host of its own", o.nodes, 1, 1 << 16);
   options.number("--node-rank", "K", "which of them, from 0 on", o.node);
@@ -131,6 +134,8 @@ int run_here(RunOptions o) {
     throw UsageError("between hosts the job needs a secret: set TUTTI_SECRET, the same on all nodes");
   if (secret.empty()) secret = random_secret();
   Signals signals;
+  if (o.controlled) signals.obey(0);
+  Printer printer;
   Nodes nodes({.nodes = static_cast<int>(o.nodes),
                .node = static_cast<int>(o.node),
                .address = o.address,
@@ -141,41 +146,67 @@ int run_here(RunOptions o) {
   for (int epoch = 0;; ++epoch) {
     Nodes::Place place = nodes.meet(epoch, static_cast<int>(o.ranks));
     std::vector<Process> processes = rank_processes(o, place, secret, epoch);
-    auto interrupted = [&] { return nodes.failed(epoch); };
-    Ending ending = supervise(processes, supervise_options(o), signals,
-                              o.nodes > 1 ? std::function<std::optional<std::string>()>(interrupted) : nullptr,
-                              o.controlled ? 0 : -1);
-    Nodes::Verdict mine{ending.code, ending.signal != 0 || ending.hopeless, ending.text};
-    if (ending.first >= 0)
-      mine.text = fmt::format("{}: {}", processes[static_cast<size_t>(ending.first)].name, ending.text);
-    Nodes::Verdict verdict = nodes.end(epoch, mine);
+    auto verdict_of = [&](const Ending& e) {
+      Nodes::Verdict v{e.code, e.signal != 0 || e.hopeless, e.text};
+      if (e.first >= 0) v.text = fmt::format("{}: {}", processes[static_cast<size_t>(e.first)].name, e.text);
+      return v;
+    };
+    SuperviseOptions options = supervise_options(o);
+    if (o.nodes > 1) {
+      options.interrupted = [&] { return nodes.failed(epoch); };
+      options.failed = [&](const Ending& e) { nodes.fail(epoch, verdict_of(e), e.secondary); };
+    }
+    Ending ending = supervise(processes, options, signals, printer);
+    Nodes::Verdict verdict = nodes.end(epoch, verdict_of(ending));
     if (verdict.code == 0) return 0;
-    if (ending.signal) return 128 + ending.signal;
-    if (ending.first < 0) write_all(2, fmt::format("tutti: on another node, {}\n", verdict.text));
-    if (verdict.final || epoch >= o.max_restarts) return verdict.code;
-    write_all(2, fmt::format("tutti: starts all ranks again: {} of {} restarts\n", epoch + 1, o.max_restarts));
+    if (ending.by_signal) return 128 + ending.signal;
+    if (ending.first < 0) printer.print(2, fmt::format("tutti: on another node, {}\n", verdict.text));
+    bool over = verdict.final || ending.signal != 0 || epoch >= o.max_restarts;
+    if (!over)
+      printer.print(2, fmt::format("tutti: starts all ranks again: {} of {} restarts\n", epoch + 1, o.max_restarts));
+    if (!printer.flush(signals) || over) return verdict.code;
   }
 }
 
 // ---- Many hosts, by ssh
 
 struct Host {
-  std::string name;
+  std::string name;     // as ssh knows it: with a user, maybe
+  std::string address;  // as others reach it
   int64_t ranks;
 };
 
+int64_t parse_ranks(const std::string& text, const std::string& part) {
+  int64_t ranks = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
+  if (error != std::errc() || end != text.data() + text.size() || ranks < 1)
+    throw UsageError(fmt::format("--hosts: '{}' does not name a number of ranks", part));
+  return ranks;
+}
+
+// [user@]name, or [user@]address of IPv6, which has colons of its own: with a number of ranks it is in brackets.
+Host parse_host(const std::string& part, int64_t ranks) {
+  size_t at = part.find('@') == std::string::npos ? 0 : part.find('@') + 1;
+  std::string user = part.substr(0, at), rest = part.substr(at), count;
+  if (rest.starts_with('[')) {
+    size_t end = rest.find(']');
+    if (end == std::string::npos || (end + 1 < rest.size() && rest[end + 1] != ':'))
+      throw UsageError(fmt::format("--hosts: '{}' should be like [::1] or [::1]:4", part));
+    if (end + 1 < rest.size()) ranks = parse_ranks(rest.substr(end + 2), part);
+    rest = rest.substr(1, end - 1);
+  } else if (std::count(rest.begin(), rest.end(), ':') == 1) {
+    size_t colon = rest.find(':');
+    ranks = parse_ranks(rest.substr(colon + 1), part);
+    rest = rest.substr(0, colon);
+  }
+  if (rest.empty()) throw UsageError(fmt::format("--hosts: '{}' is a host without a name", part));
+  return {user + rest, rest, ranks};
+}
+
 std::vector<Host> parse_hosts(const RunOptions& o) {
   std::vector<Host> list;
-  for (const std::string& part : split(o.hosts, ',')) {
-    Host host{part, o.ranks};
-    if (size_t colon = part.rfind(':'); colon != std::string::npos) {
-      host.name = part.substr(0, colon);
-      host.ranks = std::atoll(part.c_str() + colon + 1);
-      if (host.ranks < 1) throw UsageError(fmt::format("'{}' does not name a number of ranks", part));
-    }
-    if (host.name.empty()) throw UsageError(fmt::format("--hosts {} has a host without a name", o.hosts));
-    list.push_back(host);
-  }
+  for (const std::string& part : split(o.hosts, ',')) list.push_back(parse_host(part, o.ranks));
+  if (list.empty()) throw UsageError("--hosts names no host");
   return list;
 }
 
@@ -211,6 +242,7 @@ std::string remote_command(const RunOptions& o, const Host& host, size_t node, s
 
 int run_on_hosts(const RunOptions& o) {
   std::vector<Host> hosts = parse_hosts(o);
+  Printer printer;
   std::string secret = secret_of_job();
   if (secret.empty()) secret = random_secret();
   Signals signals;
@@ -220,7 +252,7 @@ int run_on_hosts(const RunOptions& o) {
     p.name = fmt::format("host {}", hosts[k].name);
     p.command = split(o.rsh, ' ');
     p.command.push_back(hosts[k].name);
-    p.command.push_back(remote_command(o, hosts[k], k, hosts.size(), hosts[0].name));
+    p.command.push_back(remote_command(o, hosts[k], k, hosts.size(), hosts[0].address));
     p.control = secret;  // not on a command line, which others can read
     processes.push_back(std::move(p));
   }
@@ -229,11 +261,12 @@ int run_on_hosts(const RunOptions& o) {
                             {.print = true,
                              .explain = false,
                              .grace = std::chrono::milliseconds(static_cast<int64_t>(o.grace * 2000 + 2000))},
-                            signals);
+                            signals, printer);
   if (ending.first >= 0)
-    write_all(2, fmt::format("tutti: {} failed: {}\n", processes[static_cast<size_t>(ending.first)].name, ending.text));
-  if (ending.code && ending.signal) return 128 + ending.signal;
-  return ending.code;
+    printer.print(
+        2, fmt::format("tutti: {} failed: {}\n", processes[static_cast<size_t>(ending.first)].name, ending.text));
+  printer.flush(signals);
+  return ending.by_signal ? 128 + ending.signal : ending.code;
 }
 
 }  // namespace

@@ -17,6 +17,11 @@ namespace tutti {
 
 enum class Reduce : uint8_t { sum, average, product, min, max, band, bor, bxor };
 
+/// In which order ranks' numbers are added. canonical: by one tree over the ranks, so that all ways of running a world
+/// give the same bits. fastest: those of a host first, wherever they stand in the world; only where ranks are dealt out
+/// to several hosts in turns is that another order, and less to send.
+enum class Order : uint8_t { canonical, fastest };
+
 /// Where a call was made: errors name it. Never given by hand.
 using Place = std::source_location;
 
@@ -30,6 +35,7 @@ struct ReduceOptions {
   std::optional<double> factor = {};  // each rank's numbers are multiplied by this first (sum)
   std::optional<double> weight = {};  // average: by these weights instead of evenly (rows of a batch, say)
   int root = 0;                       // reduce only
+  Order order = Order::canonical;
   Group group = {};
   std::optional<std::chrono::milliseconds> timeout = {};
   Place place = Place::current();
@@ -46,6 +52,8 @@ struct RootOptions {
 void all_reduce(Tensor x, const ReduceOptions& options = {});
 Work all_reduce_async(Tensor x, const ReduceOptions& options = {});
 void reduce(Tensor x, const ReduceOptions& options = {});
+void reduce(const TensorList& xs, const ReduceOptions& options = {});
+Work reduce_async(const TensorList& xs, const ReduceOptions& options = {});
 Work reduce_async(Tensor x, const ReduceOptions& options = {});
 /// Many tensors in one call, as if they were one.
 void all_reduce(const TensorList& xs, const ReduceOptions& options = {});
@@ -62,6 +70,10 @@ void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOpti
 Work all_gather_async(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});
 void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& options = {});
 Work all_gather_async(Tensor output, const Tensor& x, const CollectiveOptions& options = {});
+/// Many tensors of one dtype in one call: outputs[i][r] becomes rank r's xs[i].
+void all_gather(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& options = {});
+Work all_gather_async(const std::vector<TensorList>& outputs, const TensorList& xs,
+                      const CollectiveOptions& options = {});
 /// The same on the root only; others give no outputs.
 void gather(const TensorList& outputs, const Tensor& x, const RootOptions& options = {});
 Work gather_async(const TensorList& outputs, const Tensor& x, const RootOptions& options = {});
@@ -75,6 +87,11 @@ void reduce_scatter(Tensor output, const TensorList& inputs, const ReduceOptions
 Work reduce_scatter_async(Tensor output, const TensorList& inputs, const ReduceOptions& options = {});
 void reduce_scatter(Tensor output, const Tensor& input, const ReduceOptions& options = {});
 Work reduce_scatter_async(Tensor output, const Tensor& input, const ReduceOptions& options = {});
+/// Many tensors of one dtype in one call: outputs[i] becomes the reduction of all ranks' inputs[i][this rank].
+void reduce_scatter(const TensorList& outputs, const std::vector<TensorList>& inputs,
+                    const ReduceOptions& options = {});
+Work reduce_scatter_async(const TensorList& outputs, const std::vector<TensorList>& inputs,
+                          const ReduceOptions& options = {});
 
 /// outputs[k] becomes rank k's inputs[rank].
 void all_to_all(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& options = {});
@@ -87,6 +104,8 @@ void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits,
                 const CollectiveOptions& options = {});
 Work all_to_all_async(Tensor output, const Tensor& input, const Shape& output_splits = {},
                       const Shape& input_splits = {}, const CollectiveOptions& options = {});
+Work all_to_all_async(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
+                      const CollectiveOptions& options = {});
 
 void barrier(const CollectiveOptions& options = {});
 Work barrier_async(const CollectiveOptions& options = {});

@@ -84,6 +84,9 @@ Group world();
 /// In the world.
 int rank();
 int world_size();
+/// Among the ranks on this host, in the order of the world.
+int local_rank();
+int local_size();
 
 struct SpawnOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of collectives that name none themselves

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -35,8 +36,31 @@ void check_alike(const std::vector<std::vector<TreeLeaf>>& trees);
 void check_counts(size_t modules, size_t inputs, size_t devices);
 /// Runs body(k) on devices[k] for all k at once, in the caller's context; throws the first error, saying whose it is.
 void run_on(const Devices& devices, const std::function<void(size_t)>& body);
-/// Makes a copy of a module a replica: its tensors become those of `device`. The first keeps the module's buffers.
-void make_replica(nn::ModuleBase& copy, Device device, bool first);
+/// Tensors of replicas on their devices, kept from one run to the next: what has not changed is not made again. They
+/// belong to one module; a copy of that begins with none.
+class ReplicaTensors {
+ public:
+  ReplicaTensors();
+  ReplicaTensors(const ReplicaTensors&) : ReplicaTensors() {}
+  ReplicaTensors& operator=(const ReplicaTensors&) { return *this; }
+  ~ReplicaTensors();
+  struct State;
+  /// While one lives, the tensors are its owner's. Whoever comes meanwhile (from another thread) gets none.
+  class Use {
+   public:
+    explicit Use(ReplicaTensors* tensors);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    State* state = nullptr;
+  };
+
+ private:
+  std::unique_ptr<State> state_;
+};
+/// Makes copies of a module replicas: their tensors become those of their devices. The first keeps the module's
+/// buffers.
+void make_replicas(const std::vector<nn::ModuleBase*>& copies, const Devices& devices, ReplicaTensors::State* kept);
 /// All devices if none are named; they must exist and be of one kind, and all that the module has on the first of them.
 Devices check_devices(const nn::ModuleBase& module, Devices devices);
 bool is_lazy(const nn::ModuleBase& module);
@@ -85,16 +109,22 @@ T gather(const std::vector<T>& outputs, Device device, int64_t dim = 0) {
   return result;
 }
 
+namespace detail {
+template <class M>
+std::vector<M> replicas_of(const M& module, const Devices& devices, ReplicaTensors::State* kept) {
+  std::vector<M> replicas(devices.size(), module);
+  std::vector<nn::ModuleBase*> bases;
+  for (M& replica : replicas) bases.push_back(&base_of(replica));
+  make_replicas(bases, devices, kept);
+  return replicas;
+}
+}  // namespace detail
+
 /// Copies of a module, one for each device. Their parameters are the module's: gradients arrive there. Buffers of the
 /// first are the module's too (running means go on); the others have copies.
 template <class M>
 std::vector<M> replicate(const M& module, const Devices& devices) {
-  std::vector<M> replicas;
-  for (size_t k = 0; k < devices.size(); ++k) {
-    replicas.push_back(module);
-    detail::make_replica(detail::base_of(replicas.back()), devices[k], k == 0);
-  }
-  return replicas;
+  return detail::replicas_of(module, devices, nullptr);
 }
 
 /// Runs modules[k] with inputs[k] on devices[k], all at the same time. They see the caller's modes (grad, autocast,
@@ -121,7 +151,8 @@ namespace detail {
 /// The outputs of the parts, each where it was made. A lazy module gets its parameters by its first run: that one is
 /// not divided.
 template <class M, class... Args>
-auto run_apart(M& module, Devices devices, int64_t dim, const std::tuple<Args...>& arguments) {
+auto run_apart(M& module, Devices devices, int64_t dim, const std::tuple<Args...>& arguments,
+               ReplicaTensors* tensors = nullptr) {
   if (is_lazy(base_of(module))) devices.resize(1);
   std::vector<std::tuple<Args...>> inputs = scatter(arguments, devices, dim);
   devices.resize(inputs.size());
@@ -129,7 +160,8 @@ auto run_apart(M& module, Devices devices, int64_t dim, const std::tuple<Args...
     DeviceGuard guard(devices[0]);
     return std::vector{std::apply([&](Args&... args) { return module(args...); }, inputs[0])};
   }
-  std::vector<M> replicas = replicate(module, devices);
+  ReplicaTensors::Use kept(tensors);
+  std::vector<M> replicas = replicas_of(module, devices, kept.state);
   return parallel_apply(replicas, inputs, devices);
 }
 }  // namespace detail
@@ -142,7 +174,8 @@ auto data_parallel(M& module, const DataParallelOptions& options, const Args&...
   return gather(outputs, options.output_device.value_or(devices[0]), options.dim);
 }
 
-/// A module that runs another like that.
+/// A module that runs another like that. What its replicas have on their devices stays there from one run to the next:
+/// only what has changed since is copied, and parameters never are where devices share memory.
 template <class M>
 struct DataParallel : nn::Module<DataParallel<M>> {
   M module;
@@ -155,16 +188,20 @@ struct DataParallel : nn::Module<DataParallel<M>> {
   }
   template <class... Args>
   auto forward(const Args&... args) {
-    return data_parallel(module, options, args...);
+    auto outputs = apart(args...);
+    return gather(outputs, options.output_device.value_or(options.devices[0]), options.dim);
   }
   /// The outputs of the parts, left where they were made: for losses that are taken there.
   template <class... Args>
   auto apart(const Args&... args) {
     Devices devices = detail::check_devices(detail::base_of(module), options.devices);
-    return detail::run_apart(module, devices, options.dim, std::tuple<Args...>(args...));
+    return detail::run_apart(module, devices, options.dim, std::tuple<Args...>(args...), &kept_);
   }
 
   DataParallelOptions options;
+
+ private:
+  detail::ReplicaTensors kept_;
 };
 
 }  // namespace tutti::parallel

@@ -50,10 +50,19 @@ struct GradientBucket {
   int64_t index = 0;      // 0 is the first to be ready. What is kept between steps is best kept by parameter
   ReduceOptions average;  // all_reduce_async(x, bucket.average) makes x what DistributedDataParallel would
 };
-/// In place of all_reduce: starts to make bucket.buffer the average over ranks, without waiting, and returns what
-/// completes it, which is called at the end of backward (after all buckets have been started, in their order) and
-/// may make collectives of its own. Collectives are to use bucket.average.group.
-using CommunicationHook = std::function<std::function<void()>(GradientBucket& bucket)>;
+/// What a hook has begun: a collective, what remains to be done, both or neither.
+struct Communication {
+  Communication() = default;
+  Communication(Work work, std::function<void()> then = {})  // NOLINT: hooks return either
+      : work(std::move(work)), finish(std::move(then)) {}
+  Communication(std::function<void()> finish) : finish(std::move(finish)) {}  // NOLINT
+
+  Work work;                     // is waited for at the end of backward: by it we know what is still under way
+  std::function<void()> finish;  // is called then, after all buckets have been started, in their order
+};
+/// In place of all_reduce: starts to make bucket.buffer the average over ranks, without waiting, and returns what it
+/// has begun. What completes it may make collectives of its own. Collectives are to use bucket.average.group.
+using CommunicationHook = std::function<Communication(GradientBucket& bucket)>;
 /// Sends gradients as bf16 or f16 numbers.
 CommunicationHook compress(DType dtype);
 
@@ -79,7 +88,7 @@ struct UnusedParameters {
 
 /// How long the last backward pass that averaged gradients had to do with other ranks, in seconds.
 struct CommunicationTime {
-  double total = 0;    // while collectives were under way (with a hook: `exposed`)
+  double total = 0;    // while collectives were under way (with a hook: those whose Work it returned)
   double exposed = 0;  // backward was through and waited for them; the rest was hidden behind its work
 };
 
@@ -102,7 +111,8 @@ class DdpBase {
  public:
   /// NoSync guard = ddp.no_sync();
   NoSync no_sync() const { return NoSync(reducer_); }
-  /// How many samples the next backward is about, for Average::samples. Losses are means over them.
+  /// How many samples the next backward is about, for Average::samples. Losses are means over them; where several
+  /// passes are added up (no_sync), their numbers are too.
   void set_samples(double count);
   UnusedParameters unused_parameters() const;
   CommunicationTime communication_time() const;
@@ -117,7 +127,7 @@ class DdpBase {
  protected:
   DdpBase(nn::ModuleBase& module, const DdpOptions& options);
   void before_forward(nn::ModuleBase& module) const;
-  void after_forward(const TensorList& outputs) const;
+  void after_forward(nn::ModuleBase& module, const TensorList& outputs) const;
 
  private:
   std::shared_ptr<Reducer> reducer_;
@@ -162,9 +172,10 @@ class DistributedDataParallel : public nn::Module<DistributedDataParallel<M>>, p
     before_forward(base_of(module));
     if constexpr (std::is_void_v<decltype(run())>) {
       run();
+      after_forward(base_of(module), {});
     } else {
       auto result = run();
-      after_forward(tree::tensors(result));
+      after_forward(base_of(module), tree::tensors(result));
       return result;
     }
   }

@@ -169,7 +169,8 @@ Tensor sign(const Tensor& x);
 Tensor& sign_(Tensor& x);
 Tensor& sign_out(Tensor& out, const Tensor& x);
 
-/// x to the power y. An integer to a negative power is 0, unless it is 1 or -1.
+/// x to the power y. An integer to a negative power is 0, unless it is 1 or -1. A number (or a tensor without dims) y
+/// of 1, 2, 3, 0.5 or -1 gives the bits of x, x·x, x·x·x, sqrt(x) or 1/x.
 Tensor pow(const Tensor& x, const Tensor& y);
 Tensor& pow_(Tensor& x, const Tensor& y);
 Tensor& pow_out(Tensor& out, const Tensor& x, const Tensor& y);
@@ -248,26 +249,32 @@ Tensor& fused_multiply_add_out(Tensor& out, const Tensor& x, const Tensor& y, co
 
 /// Whether x equals y.
 Tensor eq(const Tensor& x, const Tensor& y);
+Tensor& eq_(Tensor& x, const Tensor& y);
 Tensor& eq_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x differs from y.
 Tensor ne(const Tensor& x, const Tensor& y);
+Tensor& ne_(Tensor& x, const Tensor& y);
 Tensor& ne_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x is below y.
 Tensor lt(const Tensor& x, const Tensor& y);
+Tensor& lt_(Tensor& x, const Tensor& y);
 Tensor& lt_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x is not above y.
 Tensor le(const Tensor& x, const Tensor& y);
+Tensor& le_(Tensor& x, const Tensor& y);
 Tensor& le_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x is above y.
 Tensor gt(const Tensor& x, const Tensor& y);
+Tensor& gt_(Tensor& x, const Tensor& y);
 Tensor& gt_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x is not below y.
 Tensor ge(const Tensor& x, const Tensor& y);
+Tensor& ge_(Tensor& x, const Tensor& y);
 Tensor& ge_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x is not a number.
@@ -413,18 +420,22 @@ Tensor& log_sigmoid_out(Tensor& out, const Tensor& x);
 
 /// Whether x and y are both true.
 Tensor logical_and(const Tensor& x, const Tensor& y);
+Tensor& logical_and_(Tensor& x, const Tensor& y);
 Tensor& logical_and_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x or y is true.
 Tensor logical_or(const Tensor& x, const Tensor& y);
+Tensor& logical_or_(Tensor& x, const Tensor& y);
 Tensor& logical_or_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether just one of x and y is true.
 Tensor logical_xor(const Tensor& x, const Tensor& y);
+Tensor& logical_xor_(Tensor& x, const Tensor& y);
 Tensor& logical_xor_out(Tensor& out, const Tensor& x, const Tensor& y);
 
 /// Whether x is false.
 Tensor logical_not(const Tensor& x);
+Tensor& logical_not_(Tensor& x);
 Tensor& logical_not_out(Tensor& out, const Tensor& x);
 
 /// The bits that x and y both have.

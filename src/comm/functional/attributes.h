@@ -14,6 +14,7 @@ struct Collective {
   Group group;
   Reduce op = Reduce::sum;
   std::optional<double> factor = {}, weight = {};
+  Order order = Order::canonical;
   int root = 0;
   std::vector<Shape> shapes = {};    // of the results of a list
   Shape rows = {}, input_rows = {};  // of parts along the first dim (of the result and of the input where they differ)
@@ -27,11 +28,19 @@ struct Collective {
   CollectiveOptions options() const { return {.group = group, .timeout = timeout, .place = place}; }
   RootOptions root_options() const { return {.root = root, .group = group, .timeout = timeout, .place = place}; }
   ReduceOptions reduce_options() const {
-    return {
-        .op = op, .factor = factor, .weight = weight, .root = root, .group = group, .timeout = timeout, .place = place};
+    return {.op = op,
+            .factor = factor,
+            .weight = weight,
+            .root = root,
+            .order = order,
+            .group = group,
+            .timeout = timeout,
+            .place = place};
   }
   /// A plain sum.
-  ReduceOptions sum_options() const { return {.root = root, .group = group, .timeout = timeout, .place = place}; }
+  ReduceOptions sum_options() const {
+    return {.root = root, .order = order, .group = group, .timeout = timeout, .place = place};
+  }
 };
 
 /// Group handles have no fields to print and compare one by one, hence a type of their own.

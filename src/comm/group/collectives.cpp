@@ -1,9 +1,13 @@
 // From tensors to calls: what users gave is checked, laid out as plain memory, and handed to the group.
 #include "tutti/comm/collectives.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/check.h"
 #include "base/small_vector.h"
 #include "comm/group/sparse.h"
+#include "comm/group/watch.h"
 #include "comm/launch/errors.h"
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
@@ -31,7 +35,8 @@ struct Draft {
   Draft(Kind kind, const Options& options) : call{.kind = kind, .in = {}, .out = {}, .place = options.place} {
     Group g = options.group.defined() ? options.group : world();
     group = g.handle();
-    timeout = options.timeout.value_or(group->group->timeout());
+    timeout = comm::bounded(options.timeout.value_or(group->group->timeout()));
+    call.recorded = comm::is_recording();
     check<ValueError>(group->rank >= 0, comm::name(kind), "rank {} is not a member of this group of ranks {}",
                       tutti::rank(), Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end())));
   }
@@ -49,7 +54,10 @@ struct Draft {
     check<ValueError>(!o.weight || o.op == Reduce::average, comm::name(call.kind), "weights are for averages");
     check<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype), comm::name(call.kind),
                       "factors and weights are for floating-point numbers, not {}", dtype);
+    check<ValueError>(!o.weight || (*o.weight >= 0 && std::isfinite(*o.weight)), comm::name(call.kind),
+                      "a weight of {} makes no average: weights are 0 or more", o.weight.value_or(0));
     call.op = o.op;
+    call.fastest = o.order == Order::fastest;
     call.factor = o.weight.value_or(o.factor.value_or(1));
     call.weighted = o.weight.has_value();
   }
@@ -59,7 +67,7 @@ struct Draft {
     call.dtype = x.dtype();
     call.shape = x.sizes();
   }
-  void checked(const Tensor& x) {
+  void checked(const Tensor& x) const {
     check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
     check<DTypeError>(x.dtype() == call.dtype, comm::name(call.kind), "{} does not have the dtype of the others, {}", x,
                       call.dtype);
@@ -68,6 +76,11 @@ struct Draft {
                       "to_dense() it",
                       x);
     check<DeviceError>(x.device().is_cpu(), comm::name(call.kind), "cannot take {}", x);
+  }
+  void checked_output(const Tensor& x) const {
+    checked(x);
+    check<GradError>(!grad_enabled() || !x.requires_grad(), comm::name(call.kind),
+                     "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
   }
   /// Memory that is only read.
   Piece in(const Tensor& x) {
@@ -79,10 +92,8 @@ struct Draft {
   }
   /// Memory that is written, and read if `reads`.
   Piece out(const Tensor& x, bool reads) {
-    checked(x);
+    checked_output(x);
     if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
-    check<GradError>(!grad_enabled() || !x.requires_grad(), comm::name(call.kind),
-                     "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
     if (x.is_contiguous()) {
       keep.push_back(x);
       return {x.raw_data(), x.numel()};
@@ -93,6 +104,36 @@ struct Draft {
     return {c.raw_data(), c.numel()};
   }
 
+  /// What x gives to all of the outputs. It may be its own rank's output, but none that is written before it is read.
+  void gather_from(const Tensor& x, const TensorList& outputs) {
+    checked(x);
+    bool overwritten = false;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      bool mine = static_cast<int>(k) == group->rank && outputs[k].defined() && outputs[k].is_contiguous() &&
+                  x.is_contiguous() && outputs[k].raw_data() == x.raw_data();
+      overwritten = overwritten || (!mine && outputs[k].defined() && outputs[k].shares_storage(x));
+    }
+    call.in.push_back(in(overwritten ? x.detach().clone() : x));
+    for (const Tensor& y : outputs) call.out.push_back(out(y, false));
+  }
+  /// Results that lie in each other would be written twice, in an order that nobody knows.
+  void check_apart() const {
+    bool writes =
+        call.kind == Kind::broadcast ? group->rank != call.root : call.kind != Kind::reduce || group->rank == call.root;
+    if (call.out.size() < 2 || !writes) return;
+    std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
+    for (const Piece& p : call.out)
+      if (p.count) {
+        auto* begin = static_cast<const std::byte*>(p.data);
+        ranges.emplace_back(begin, begin + p.count * static_cast<int64_t>(size_of(call.dtype)));
+      }
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t k = 1; k < ranges.size(); ++k)
+      check<ValueError>(ranges[k].first >= ranges[k - 1].second, comm::name(call.kind),
+                        "two of the {} tensors that it would write share memory: pass each once, or clone() one",
+                        call.out.size());
+  }
+
   static void finish(const std::vector<std::pair<Tensor, Tensor>>& copy_back, const TensorList& written) {
     NoGrad guard;
     for (auto [to, from] : copy_back) to.copy_(from);
@@ -100,6 +141,7 @@ struct Draft {
   }
   void run() {
     NoGrad guard;
+    check_apart();
     group->run(std::move(call), timeout);
     finish(copy_back, written());
   }
@@ -111,8 +153,10 @@ struct Draft {
   }
   Work start() {
     NoGrad guard;
+    check_apart();
     auto work = this->work();
     group->start(std::move(call), work);
+    comm::Watch::instance().add(work, group->group);
     return Work(work, group->group);
   }
   // What was written in place, whose version must say so.
@@ -143,13 +187,15 @@ bool run_directly(Call& call, const Tensor& x, const Options& o) {
   call.out.push_back({x.raw_data(), x.numel()});
   bool writes = call.kind == Kind::all_reduce || group->rank != call.root;
   if (call.kind == Kind::all_reduce) call.in.push_back({x.raw_data(), x.numel()});
-  group->run(std::move(call), o.timeout.value_or(group->group->timeout()));
+  call.recorded = comm::is_recording();
+  group->run(std::move(call), comm::bounded(o.timeout.value_or(group->group->timeout())));
   if (writes && x.numel()) x.set_version(x.version() + 1);
   return true;
 }
 
 bool all_reduce_directly(const Tensor& x, const ReduceOptions& o) {
-  if (o.factor || o.weight || !x.defined() || !comm::reduces(o.op, x.dtype())) return false;
+  if (o.factor || o.weight || o.order != Order::canonical || !x.defined() || !comm::reduces(o.op, x.dtype()))
+    return false;
   Call call{.kind = Kind::all_reduce, .op = o.op};
   return run_directly(call, x, o);
 }
@@ -190,8 +236,7 @@ Draft draft_all_gather(const TensorList& outputs, const Tensor& x, const Collect
   Draft d(Kind::all_gather, o);
   check_list(d, outputs, "outputs");
   d.describe(x);
-  d.call.in.push_back(d.in(x));
-  for (const Tensor& y : outputs) d.call.out.push_back(d.out(y, false));
+  d.gather_from(x, outputs);
   return d;
 }
 
@@ -235,8 +280,7 @@ Draft draft_gather(const TensorList& outputs, const Tensor& x, const RootOptions
     check_list(d, outputs, "outputs");
   else
     check<ValueError>(outputs.empty(), "gather", "only the root ({}) takes outputs", o.root);
-  d.call.in.push_back(d.in(x));
-  for (const Tensor& y : outputs) d.call.out.push_back(d.out(y, false));
+  d.gather_from(x, outputs);
   return d;
 }
 
@@ -260,6 +304,63 @@ Draft draft_reduce_scatter(const Tensor& output, const TensorList& inputs, const
   d.reduction(o, output.dtype());
   for (const Tensor& x : inputs) d.call.in.push_back(d.in(x.shares_storage(output) ? x.detach().clone() : x));
   d.call.out.push_back(d.out(output, false));
+  return d;
+}
+
+// One tensor of all numbers, where tensors of a list lie one behind the other.
+Tensor packed(const Draft& d, const TensorList& xs) {
+  TensorList flat;
+  for (const Tensor& x : xs) {
+    d.checked(x);
+    flat.push_back(x.detach().reshape({x.numel()}));
+  }
+  return cat(flat);
+}
+// Room for a packed list, which is copied to where it belongs when the call has ended.
+Tensor packed_room(Draft& d, const TensorList& xs) {
+  int64_t count = 0;
+  for (const Tensor& x : xs) {
+    d.checked_output(x);
+    count += x.numel();
+  }
+  Tensor room = empty({count}, {.dtype = d.call.dtype});
+  int64_t at = 0;
+  for (const Tensor& x : xs) {
+    d.copy_back.emplace_back(x, room.narrow(0, at, x.numel()).view(x.sizes()));
+    at += x.numel();
+  }
+  return room;
+}
+
+Draft draft_all_gather_lists(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
+  Draft d(Kind::all_gather, o);
+  check<ValueError>(outputs.size() == xs.size() && !xs.empty(), "all_gather",
+                    "{} lists of outputs were given for {} tensors", outputs.size(), xs.size());
+  d.describe(xs[0]);
+  for (const TensorList& list : outputs) check_list(d, list, "outputs");
+  d.call.in.push_back(d.in(packed(d, xs)));
+  for (int r = 0; r < d.size(); ++r) {
+    TensorList of_rank;
+    for (const TensorList& list : outputs) of_rank.push_back(list[static_cast<size_t>(r)]);
+    d.call.out.push_back(d.out(packed_room(d, of_rank), false));
+  }
+  return d;
+}
+
+Draft draft_reduce_scatter_lists(const TensorList& outputs, const std::vector<TensorList>& inputs,
+                                 const ReduceOptions& o) {
+  Draft d(Kind::reduce_scatter, o);
+  check<ValueError>(outputs.size() == inputs.size() && !outputs.empty(), "reduce_scatter",
+                    "{} lists of inputs were given for {} outputs", inputs.size(), outputs.size());
+  d.describe(outputs[0]);
+  d.reduction(o, outputs[0].dtype());
+  for (const TensorList& list : inputs) check_list(d, list, "inputs");
+  for (int r = 0; r < d.size(); ++r) {
+    TensorList for_rank;
+    for (const TensorList& list : inputs) for_rank.push_back(list[static_cast<size_t>(r)]);
+    d.call.in.push_back(d.in(packed(d, for_rank)));
+  }
+  d.call.out.push_back(d.out(packed_room(d, outputs), false));
   return d;
 }
 
@@ -289,6 +390,8 @@ Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
 }
 void reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::reduce, {std::move(x)}, o).run(); }
 Work reduce_async(Tensor x, const ReduceOptions& o) { return draft_reduce(Kind::reduce, {std::move(x)}, o).start(); }
+void reduce(const TensorList& xs, const ReduceOptions& o) { draft_reduce(Kind::reduce, xs, o).run(); }
+Work reduce_async(const TensorList& xs, const ReduceOptions& o) { return draft_reduce(Kind::reduce, xs, o).start(); }
 
 void broadcast(Tensor x, const RootOptions& o) {
   if (!broadcast_directly(x, o)) draft_broadcast({std::move(x)}, o).run();
@@ -306,6 +409,12 @@ Work all_gather_async(const TensorList& outputs, const Tensor& x, const Collecti
 void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& o) { draft_parts(output, x, o).run(); }
 Work all_gather_async(Tensor output, const Tensor& x, const CollectiveOptions& o) {
   return draft_parts(output, x, o).start();
+}
+void all_gather(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
+  draft_all_gather_lists(outputs, xs, o).run();
+}
+Work all_gather_async(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
+  return draft_all_gather_lists(outputs, xs, o).start();
 }
 void gather(const TensorList& outputs, const Tensor& x, const RootOptions& o) { draft_gather(outputs, x, o).run(); }
 Work gather_async(const TensorList& outputs, const Tensor& x, const RootOptions& o) {
@@ -330,6 +439,12 @@ Work reduce_scatter_async(Tensor output, const Tensor& input, const ReduceOption
   Draft d(Kind::reduce_scatter, o);
   return draft_reduce_scatter(output, parts_of(d, input, {}, "input"), o).start();
 }
+void reduce_scatter(const TensorList& outputs, const std::vector<TensorList>& inputs, const ReduceOptions& o) {
+  draft_reduce_scatter_lists(outputs, inputs, o).run();
+}
+Work reduce_scatter_async(const TensorList& outputs, const std::vector<TensorList>& inputs, const ReduceOptions& o) {
+  return draft_reduce_scatter_lists(outputs, inputs, o).start();
+}
 
 void all_to_all(const TensorList& outputs, const TensorList& inputs, const CollectiveOptions& o) {
   draft_all_to_all(outputs, inputs, o).run();
@@ -351,6 +466,10 @@ Work all_to_all_async(Tensor output, const Tensor& input, const Shape& output_sp
 void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
                 const CollectiveOptions& o) {
   all_to_all(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
+}
+Work all_to_all_async(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
+                      const CollectiveOptions& o) {
+  return all_to_all_async(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
 }
 
 void barrier(const CollectiveOptions& o) { Draft(Kind::barrier, o).run(); }
@@ -381,13 +500,13 @@ Work start_recv(const Tensor& x, int from, const MessageOptions& o) {
 }  // namespace
 
 void send(const Tensor& x, int to, const MessageOptions& o) { start_send(x, to, o).wait(); }
-Work send_async(const Tensor& x, int to, const MessageOptions& o) { return start_send(x, to, o); }
+Work send_async(const Tensor& x, int to, const MessageOptions& o) { return start_send(x, to, o).watched(); }
 int recv(Tensor x, int from, const MessageOptions& o) {
   Work work = start_recv(x, from, o);
   work.wait();
   return work.source();
 }
-Work recv_async(Tensor x, int from, const MessageOptions& o) { return start_recv(x, from, o); }
+Work recv_async(Tensor x, int from, const MessageOptions& o) { return start_recv(x, from, o).watched(); }
 
 Group Group::split(int64_t colour, int64_t key) const {
   std::vector<Tensor> all;
@@ -408,28 +527,56 @@ Group Group::split(int64_t colour, int64_t key) const {
 
 namespace {
 
-void rethrow(const WorkState& work) {
-  if (!work.error()) return;
-  if (work.owner) work.owner->leave(work.error());
-  comm::rethrow_copy(work.error());
+void rethrow(WorkState& work) {
+  work.observe();
+  std::exception_ptr error = work.error();
+  if (!error) return;
+  if (work.owner) work.owner->leave(error);
+  comm::rethrow_copy(error);
 }
+
+struct Waiting {
+  explicit Waiting(WorkState& work) : work(work) { ++work.waiters; }
+  ~Waiting() { --work.waiters; }
+  WorkState& work;
+};
 
 }  // namespace
 
 void Work::wait() {
   if (!state_) return;
-  group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
+  if (!state_->settled()) {
+    comm::check_may_wait("Work::wait");
+    Waiting here(*state_);
+    group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
+  }
   rethrow(*state_);
 }
 bool Work::wait_for(std::chrono::nanoseconds time) {
   if (!state_) return true;
-  if (!group_->wait(*state_, comm::Clock::now() + time, true)) return false;
+  if (!state_->settled()) {
+    comm::check_may_wait("Work::wait_for");
+    Waiting here(*state_);
+    if (!group_->wait(*state_, comm::Clock::now() + comm::bounded(time), true)) return false;
+  }
   rethrow(*state_);
   return true;
 }
 bool Work::done() const { return !state_ || state_->done(); }
-std::exception_ptr Work::exception() const { return state_ && state_->done() ? state_->error() : nullptr; }
-bool Work::cancel() { return state_ && group_->cancel(*state_); }
+std::exception_ptr Work::exception() const {
+  if (!state_ || !state_->done()) return nullptr;
+  state_->observe();
+  return state_->error();
+}
+bool Work::cancel() {
+  if (!state_ || !group_->cancel(*state_)) return false;
+  state_->observe();
+  return true;
+}
+Work Work::watched() && {
+  if (state_) comm::Watch::instance().add(state_, group_);
+  return std::move(*this);
+}
 int Work::source() const { return state_ ? state_->source : -1; }
 void Work::then(std::function<void()> f) {
   if (!state_) return f();

@@ -85,6 +85,8 @@ Group world() {
 }
 int rank() { return world().rank(); }
 int world_size() { return world().size(); }
+int local_rank() { return world().handle()->state->local_rank; }
+int local_size() { return world().handle()->state->local_size; }
 
 void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& options) {
   check<ValueError>(n >= 1, "spawn_ranks", "needs at least one rank, not {}", n);
@@ -137,7 +139,10 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     for (auto& t : threads) t.join();
     throw;
   }
-  for (auto& t : threads) t.join();
+  {
+    comm::LibraryThread waiting;  // this thread will do nothing that ranks could wait for
+    for (auto& t : threads) t.join();
+  }
   if (first >= 0) rethrow_with_rank(errors[static_cast<size_t>(first)], first);
 }
 

@@ -18,6 +18,7 @@ class RankState {
   RankState(int rank, int world_size);
   void apply(const SpawnOptions& options);
   const int rank, world_size;
+  int local_rank = rank, local_size = world_size;  // of those on this host; set before anybody asks
   FlightRecord record;
   FaultInjector faults;
 
@@ -27,10 +28,20 @@ class RankState {
   /// the rank ends without one. Says so on standard error where it cannot.
   void leave(const std::exception_ptr& error) noexcept;
 
+  /// The error of a work that was dropped before anybody looked: the rank's next call throws it.
+  void remember_unobserved(const std::exception_ptr& error) noexcept;
+  void throw_unobserved() {
+    if (has_unobserved_.load(std::memory_order_relaxed)) [[unlikely]]
+      throw_it();
+  }
+
  private:
   std::mutex leaving_;
   std::string folder_;
   bool left_with_error_ = false;
+  void throw_it();
+  std::atomic<bool> has_unobserved_{false};
+  std::exception_ptr unobserved_;  // guarded by leaving_
 };
 
 }  // namespace tutti::comm

@@ -132,6 +132,11 @@ void reap(Child& child, int rank, SharedWorld& shared) {
                 fmt::format("its process {} ended with code {} before its body did", child.pid, WEXITSTATUS(status)));
 }
 
+bool has_exited(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
 }  // namespace
 
 void spawn_processes(int n, const std::function<void()>& body, const SpawnOptions& options) {
@@ -158,10 +163,14 @@ void spawn_processes(int n, const std::function<void()>& body, const SpawnOption
   size_t left = children.size();
   while (left > 0) {
     std::vector<pollfd> polls;
-    for (const Child& c : children) polls.push_back({c.alive ? c.pidfd : -1, POLLIN, 0});
-    ::poll(polls.data(), polls.size(), -1);
+    bool blind = false;  // where descriptors ran out, children are looked at one by one
+    for (const Child& c : children) {
+      polls.push_back({c.alive ? c.pidfd : -1, POLLIN, 0});
+      blind = blind || (c.alive && c.pidfd < 0);
+    }
+    ::poll(polls.data(), polls.size(), blind ? 20 : -1);
     for (size_t r = 0; r < children.size(); ++r)
-      if (polls[r].revents) {
+      if (polls[r].revents || (children[r].alive && children[r].pidfd < 0 && has_exited(children[r].pid))) {
         reap(children[r], static_cast<int>(r), plan.shared(static_cast<int>(r)));
         --left;
       }

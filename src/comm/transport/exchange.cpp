@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include "comm/transport/streams.h"
 
@@ -76,7 +77,8 @@ class Exchange {
   std::vector<std::byte*> to_;                  // where the results belong, null where not wanted
   Bytes staged_;                                // lists of tensors, as one
   std::vector<std::vector<int>> carried_;       // of each rank of this host: slices
-  std::vector<std::vector<Subtree>> subtrees_;  // of each host
+  std::vector<int> position_;                   // of each rank in the tree by which they are added
+  std::vector<std::vector<Subtree>> subtrees_;  // of each host, of positions
   Reduction reduction_;
   std::vector<double> factors_;
   std::array<Round, kWindow> rounds_;
@@ -112,7 +114,12 @@ Exchange::Exchange(const ExchangeContext& c, const Call& call, const std::vector
       to_(index(n_), nullptr) {
   Streams s = plan_streams(call, me_, calls);
   reduction_ = s.reduction;
-  factors_ = std::move(s.factors);
+  std::vector<int> turns;  // who comes when in the tree
+  for (const auto& members : c.layout.members) turns.insert(turns.end(), members.begin(), members.end());
+  if (!call.fastest) std::iota(turns.begin(), turns.end(), 0);
+  position_.resize(index(n_));
+  for (int k = 0; k < n_; ++k) position_[index(turns[index(k)])] = k;
+  for (size_t k = 0; k < s.factors.size(); ++k) factors_.push_back(s.factors[index(turns[k])]);
   reduction_.factors = factors_;
   auto element = static_cast<int64_t>(size_of(call.dtype));
   if (call.kind == Kind::reduce_scatter) {
@@ -156,7 +163,7 @@ Exchange::Exchange(const ExchangeContext& c, const Call& call, const std::vector
   }
   for (int h = 0; h < layout_.hosts(); ++h) {
     std::vector<bool> mine(index(n_), false);
-    for (int r : layout_.members[index(h)]) mine[index(r)] = true;
+    for (int r : layout_.members[index(h)]) mine[index(position_[index(r)])] = true;
     subtrees_.push_back(reduces_ ? whole_subtrees(mine) : std::vector<Subtree>{{0, 1}});
   }
 }
@@ -315,7 +322,8 @@ void Exchange::send_partials(Round& r, int64_t round) {
       to += bytes;
     } else {
       std::vector<const void*> sources(index(n_), nullptr);
-      for (size_t j = 0; j < local.size(); ++j) sources[index(local[j])] = raw(r, static_cast<int>(j), k, round);
+      for (size_t j = 0; j < local.size(); ++j)
+        sources[index(position_[index(local[j])])] = raw(r, static_cast<int>(j), k, round);
       for (const Subtree& t : subtrees) {
         if (t.hi - t.lo == 1) {
           std::memcpy(to, sources[t.lo], index(bytes));
@@ -352,7 +360,8 @@ void Exchange::combine(Round& r, int64_t round) {
        wide = static_cast<int64_t>(size_of(combining_dtype(call_.dtype)));
   std::vector<const void*> sources(index(n_), nullptr);
   std::vector<Partial> partials;
-  for (size_t j = 0; j < local.size(); ++j) sources[index(local[j])] = raw(r, static_cast<int>(j), me_, round);
+  for (size_t j = 0; j < local.size(); ++j)
+    sources[index(position_[index(local[j])])] = raw(r, static_cast<int>(j), me_, round);
   for (int h = 0; h < layout_.hosts(); ++h) {
     if (h == layout_.here()) continue;
     const std::byte* from = r.come[index(h)].data();

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/cores.h"
 #include "comm/transport/hosts.h"
+#include "comm/transport/progress.h"
 #include "comm/transport/shm.h"
 
 namespace tutti::comm {
@@ -46,6 +47,10 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
       options_(std::move(options)),
       posted_(static_cast<size_t>(local_->size()), 0) {
   int me = rank();
+  const auto& hosts = options_.host_of;
+  int here = hosts[static_cast<size_t>(me)];
+  local_->state(me)->local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + me, here));
+  local_->state(me)->local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
   tcp_->leave_will(prefix_ + "failed",
                    encode_failure({me, "RankFailure", "its process was killed, or ended without leaving its world"}),
                    encode_failure({me, "RankFailure",
@@ -244,7 +249,7 @@ std::shared_ptr<Transport> HostsWorld::group(const std::vector<int>& ranks, uint
     // The same on all members: their messages find each other by it.
     uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
     for (int r : ranks) id = (id ^ static_cast<uint64_t>(r)) * 0x9E3779B97F4A7C15u + (id >> 31);
-    group = std::make_shared<HostsGroup>(shared_from_this(), ranks, id);
+    group = freed_elsewhere(std::make_unique<HostsGroup>(shared_from_this(), ranks, id));
     entry = group;
     by_id_[id] = group;
     auto waiting = early_.find(id);

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -146,11 +147,13 @@ const Operator angle_op{
 }  // namespace
 
 Tensor view_as_real(const Tensor& x) {
+  check_defined(x, "view_as_real");
   check<DTypeError>(x.is_complex(), "view_as_real", "needs a complex tensor, not {}", x);
   return call(view_as_real_op, {&x});
 }
 
 Tensor view_as_complex(const Tensor& x) {
+  check_defined(x, "view_as_complex");
   check<DTypeError>(x.dtype() == DType::f32 || x.dtype() == DType::f64, "view_as_complex", "needs f32 or f64, not {}",
                     x);
   check<ShapeError>(x.dim() > 0 && x.size(-1) == 2, "view_as_complex",
@@ -165,9 +168,13 @@ Tensor view_as_complex(const Tensor& x) {
   return call(view_as_complex_op, {&x});
 }
 
-Tensor real(const Tensor& x) { return x.is_complex() ? select(view_as_real(x), -1, 0) : x; }
+Tensor real(const Tensor& x) {
+  check_defined(x, "real");
+  return x.is_complex() ? select(view_as_real(x), -1, 0) : x;
+}
 
 Tensor imag(const Tensor& x) {
+  check_defined(x, "imag");
   check<DTypeError>(x.is_complex(), "imag", "{} is real: it has no imaginary part", x);
   return select(view_as_real(x), -1, 1);
 }
@@ -175,6 +182,7 @@ Tensor imag(const Tensor& x) {
 Tensor angle(const Tensor& x) { return call(angle_op, {&x}); }
 
 Tensor complex(const Tensor& re, const Tensor& im) {
+  for (const Tensor* x : {&re, &im}) check_defined(*x, "complex");
   for (const Tensor* x : {&re, &im})
     check<DTypeError>(x->is_floating() || x->is_number(), "complex", "needs floating-point parts, not {}", *x);
   check<DTypeError>(!re.is_complex() && !im.is_complex(), "complex", "needs real parts, not {} and {}", re, im);

@@ -219,6 +219,9 @@ void check_tensors(const char* name, const Tensor& x, const Tensor& w, const Ten
   for (int64_t k = 2; k < w.dim(); ++k)
     check<ShapeError>(w.size(k) > 0, name, "the kernel of the weight {} must not be empty", w);
   check<ShapeError>(!bias.defined() || bias.dim() == 1, name, "the bias must have one dim, not be {}", bias);
+  for (const Tensor* t : {&w, &bias})
+    check<DeviceError>(!t->defined() || t->device() == x.device(), name,
+                       "operands are on different devices: {}, {}; copy them to one with to(device)", x, *t);
 }
 
 Convolution options_of(const char* name, const ConvOptions& o, size_t spatial) {

@@ -1,8 +1,10 @@
 // Copies: to another dtype, device or layout, or into a tensor that exists.
 #include "base/check.h"
 #include "base/cores.h"
+#include "ops/sparse/arithmetic.h"
 #include "ops/sparse/sparse.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -86,6 +88,8 @@ const Operator view_on_op{
 };
 
 Shape strides_of(const Tensor& x, MemoryFormat format) {
+  check<ShapeError>(format != MemoryFormat::channels_last || x.dim() == 4 || x.dim() == 5, "clone",
+                    "channels-last needs 4 or 5 dims, not {}", x);
   if (format == MemoryFormat::channels_last) return channels_last_strides(x.sizes());
   if (format == MemoryFormat::preserve && !x.is_contiguous() && is_dense(x.sizes(), x.strides())) return x.strides();
   return {};
@@ -100,14 +104,17 @@ Tensor copy_as(const Tensor& x, DType dtype, Device device, MemoryFormat format)
 }  // namespace
 
 Tensor cast(const Tensor& x, DType dtype) {
+  check_defined(x, "cast");
   if (x.dtype() == dtype && !x.is_number()) return x;
   return copy_as(x, dtype, x.device(), MemoryFormat::preserve);
 }
 Tensor copy_to(const Tensor& x, Device device) {
+  check_defined(x, "copy_to");
   check_device(device, "copy_to");
   return copy_as(x, x.dtype(), device, MemoryFormat::preserve);
 }
 Tensor view_on(const Tensor& x, Device device) {
+  check_defined(x, "view_on");
   check_device(device, "view_on");
   check<DeviceError>(x.device().kind == device.kind, "view_on", "{} is not in the memory of {}: use copy_to", x,
                      device);
@@ -116,8 +123,12 @@ Tensor view_on(const Tensor& x, Device device) {
   Place a{device};
   return call(view_on_op, {&x}, attributes(a));
 }
-Tensor clone(const Tensor& x, MemoryFormat format) { return copy_as(x, x.dtype(), x.device(), format); }
+Tensor clone(const Tensor& x, MemoryFormat format) {
+  check_defined(x, "clone");
+  return copy_as(x, x.dtype(), x.device(), format);
+}
 Tensor contiguous(const Tensor& x, MemoryFormat format) {
+  check_defined(x, "contiguous");
   // One channel lies both ways at once; who asks for channels-last gets the strides that operators go by as well.
   bool last = format == MemoryFormat::channels_last;
   if (x.is_contiguous(format) && (!last || x.strides() == channels_last_strides(x.sizes()))) return x;
@@ -125,6 +136,14 @@ Tensor contiguous(const Tensor& x, MemoryFormat format) {
 }
 
 Tensor& Tensor::copy_(const Tensor& source) {
+  check_defined(*this, "copy_");
+  check_defined(source, "copy_");
+  if (is_sparse()) {
+    check<ShapeError>(source.sizes() == sizes(), "copy_",
+                      "{} has not the shape of {}: sparse tensors are not broadcast", source, *this);
+    sparse_assign(*this, sparse_copy(tutti::to_sparse(source, sparse_dim()), dtype(), device()), "copy_");
+    return *this;
+  }
   Tensor from = source.is_sparse() ? tutti::to_dense(source) : source;
   if (!(from.sizes() == sizes())) {
     bool fits = from.dim() <= dim();

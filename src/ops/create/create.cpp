@@ -4,7 +4,10 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "ops/sparse/arithmetic.h"
+#include "pointwise/renamed.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -43,13 +46,14 @@ Tensor finish(Tensor t, const Options& o) {
 
 // Writes a value everywhere. Gradients flow to the value, and no more to what was there.
 const Operator fill_op{
-    .name = "fill",
+    .name = "fill_",
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const Tensor& to = c.output();
-          check<ShapeError>(c.input(0).numel() == 1, "fill",
+          check<ValueError>(c.input(0).defined(), c.op.name, "the value is undefined");
+          check<ShapeError>(c.input(0).numel() == 1, c.op.name,
                             "the value must be a number or a one-element tensor, not {}", c.input(0));
-          check<DeviceError>(!c.input(0).device().is_meta() || to.device().is_meta(), "fill",
+          check<DeviceError>(!c.input(0).device().is_meta() || to.device().is_meta(), c.op.name,
                              "{} has no value to write into {}", c.input(0), to);
           out[0] = {.sizes = to.sizes(),
                     .strides = to.strides(),
@@ -64,6 +68,13 @@ const Operator fill_op{
         },
     .gradient = [](GradientCall& c) { c.set(0, reshape(sum(c.grad()), c.input_sizes(0))); },
 };
+
+// Errors, and who asks what changed a tensor, should hear of zero_ where zero_ was called.
+const Operator zero_op = [] {
+  Operator op = fill_op;
+  op.name = "zero_";
+  return op;
+}();
 
 struct Gathered {
   std::vector<std::complex<double>> values;
@@ -146,10 +157,15 @@ Tensor triangle_mask(int64_t rows, int64_t columns, int64_t diagonal, bool lower
   return lower ? j <= i + diagonal : j >= i + diagonal;
 }
 
-Tensor triangle(const Tensor& x, int64_t diagonal, bool lower, const char* name) {
+Tensor& triangle(Tensor& out, const Tensor& x, int64_t diagonal, bool lower, const char* name) {
+  check_defined(x, name);
+  check<ValueError>(!x.is_sparse(), name, "{} is sparse; to_dense() it first", x);
   check<ShapeError>(x.dim() >= 2, name, "needs at least 2 dims, not {}", x);
   Tensor mask = triangle_mask(x.size(-2), x.size(-1), diagonal, lower, x.device());
-  return where(mask, x, zeros({}, {.dtype = x.dtype(), .device = x.device()}));
+  static const auto tril_op = pointwise::renamed(pointwise::where_operator(), "tril");
+  static const auto triu_op = pointwise::renamed(pointwise::where_operator(), "triu");
+  Tensor zero = zeros({}, {.dtype = x.dtype(), .device = x.device()});
+  return call_out(lower ? tril_op : triu_op, {&mask, &x, &zero}, out);
 }
 
 Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lower) {
@@ -157,6 +173,7 @@ Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lowe
 }
 
 Tensor like(const Tensor& x, const Options& o, const char* name) {
+  check_defined(x, name);
   DType dtype = o.dtype.value_or(x.dtype());
   Device device = o.device.value_or(x.device());
   if (o.device) check_device(device, name);
@@ -178,8 +195,20 @@ Tensor filled(const char* name, const Shape& sizes, const Tensor& value, const O
 
 }  // namespace
 
-Tensor& Tensor::fill_(const Tensor& value) { return call_out(fill_op, {&value}, *this); }
-Tensor& Tensor::zero_() { return fill_(0); }
+Tensor& Tensor::fill_(const Tensor& value) {
+  check_defined(*this, "fill_");
+  check<ValueError>(!is_sparse(), "fill_", "{} is sparse: only zero_() leaves it so; to_dense() it first", *this);
+  return call_out(fill_op, {&value}, *this);
+}
+Tensor& Tensor::zero_() {
+  check_defined(*this, "zero_");
+  if (is_sparse()) {
+    sparse_assign(*this, sparse_zeros(*this, dtype(), device()), "zero_");
+    return *this;
+  }
+  Tensor zero = 0;
+  return call_out(zero_op, {&zero}, *this);
+}
 
 Tensor tensor(std::initializer_list<NestedList> list, const Options& options) {
   NestedList all(list);
@@ -271,8 +300,15 @@ Tensor full_like(const Tensor& x, const Tensor& value, const Options& o) {
   Tensor t = like(x, o, "full_like");
   return finish(fill_now(t, value), o);
 }
-Tensor zeros_like(const Tensor& x, const Options& o) { return full_like(x, 0, o); }
-Tensor ones_like(const Tensor& x, const Options& o) { return full_like(x, 1, o); }
+Tensor zeros_like(const Tensor& x, const Options& o) {
+  check_defined(x, "zeros_like");
+  if (!x.is_sparse()) return full_like(x, 0, o);
+  return finish(sparse_zeros(x, o.dtype.value_or(x.dtype()), o.device.value_or(x.device())), o);
+}
+Tensor ones_like(const Tensor& x, const Options& o) {
+  check_defined(x, "ones_like");
+  return full_like(x, 1, o);
+}
 
 Tensor arange(const Tensor& stop, const Options& options) { return arange(0, stop, 1, options); }
 Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step, const Options& options) {
@@ -323,8 +359,18 @@ Tensor eye(int64_t rows, std::optional<int64_t> columns, const Options& options)
   return finish(t, options);
 }
 
-Tensor tril(const Tensor& x, int64_t diagonal) { return triangle(x, diagonal, true, "tril"); }
-Tensor triu(const Tensor& x, int64_t diagonal) { return triangle(x, diagonal, false, "triu"); }
+Tensor tril(const Tensor& x, int64_t diagonal) {
+  Tensor out;
+  return tril_out(out, x, diagonal);
+}
+Tensor& tril_(Tensor& x, int64_t diagonal) { return tril_out(x, x, diagonal); }
+Tensor& tril_out(Tensor& out, const Tensor& x, int64_t diagonal) { return triangle(out, x, diagonal, true, "tril"); }
+Tensor triu(const Tensor& x, int64_t diagonal) {
+  Tensor out;
+  return triu_out(out, x, diagonal);
+}
+Tensor& triu_(Tensor& x, int64_t diagonal) { return triu_out(x, x, diagonal); }
+Tensor& triu_out(Tensor& out, const Tensor& x, int64_t diagonal) { return triangle(out, x, diagonal, false, "triu"); }
 Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset) {
   return triangle_indices(rows, columns, offset, true);
 }

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "ops/index/indices.h"
+#include "tensor/defined.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -254,7 +255,10 @@ struct Parsed {
 class Parser {
  public:
   Parser(const Tensor& x, const std::vector<Index>& entries, const char* name) : x_(x), name_(name) {
+    check_defined(x, name);
     check<ValueError>(x.layout() == Layout::strided, name, "{} is sparse; to_dense() it first", x);
+    for (auto& e : entries)
+      if (const auto* t = std::get_if<Tensor>(&e.value())) check_defined(*t, name);
     parsed_.view = x;
     int64_t used = count_dims(entries);
     for (auto& e : entries) std::visit([&](const auto& v) { apply(v, used); }, e.value());
@@ -358,6 +362,8 @@ void copy_checked(Tensor& view, const Tensor& value) {
   for (int64_t d = 1; fits && d <= value.dim(); ++d) fits = value.size(-d) == 1 || value.size(-d) == view.size(-d);
   check<ShapeError>(fits, "index_put_", "the value {} does not broadcast to {}, the shape of what is indexed", value,
                     view.sizes());
+  check<DeviceError>(value.device() == view.device(), "index_put_", "{} cannot be put into {}: copy it with to(device)",
+                     value, view);
   view.copy_(value);
 }
 

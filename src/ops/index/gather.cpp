@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "ops/index/indices.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -330,34 +331,43 @@ Tensor fit_source(const Tensor& x, const Tensor& index, const Tensor& source, co
   return part;
 }
 
-Tensor scatter_with(const Operator& op, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  Along a{wrap_dim(dim, x.dim(), op.name)};
+Tensor& scatter_into(const Operator& op, Tensor& out, const Tensor& x, int64_t dim, const Tensor& index,
+                     const Tensor& source) {
+  Along a{wrap_dim(dim, x, op.name)};
+  check_defined(index, op.name);
   Tensor part = fit_source(x, index, source, op.name);
-  return call(op, {&x, &index, &part}, attributes(a));
-}
-Tensor& scatter_into(const Operator& op, Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  Along a{wrap_dim(dim, x.dim(), op.name)};
-  Tensor part = fit_source(x, index, source, op.name);
-  return call_out(op, {&x, &index, &part}, x, attributes(a));
+  return call_out(op, {&x, &index, &part}, out, attributes(a));
 }
 
 }  // namespace
 
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
-  Along a{wrap_dim(dim, x.dim(), "gather")};
-  return call(gather_op, {&x, &index}, attributes(a));
+  Tensor out;
+  return gather_out(out, x, dim, index);
+}
+Tensor& gather_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index) {
+  Along a{wrap_dim(dim, x, "gather")};
+  return call_out(gather_op, {&x, &index}, out, attributes(a));
 }
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  return scatter_with(scatter_op, x, dim, index, source);
+  Tensor out;
+  return scatter_out(out, x, dim, index, source);
 }
 Tensor& scatter_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  return scatter_into(scatter_op, x, dim, index, source);
+  return scatter_out(x, x, dim, index, source);
+}
+Tensor& scatter_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  return scatter_into(scatter_op, out, x, dim, index, source);
 }
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  return scatter_with(scatter_add_op, x, dim, index, source);
+  Tensor out;
+  return scatter_add_out(out, x, dim, index, source);
 }
 Tensor& scatter_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  return scatter_into(scatter_add_op, x, dim, index, source);
+  return scatter_add_out(x, x, dim, index, source);
+}
+Tensor& scatter_add_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  return scatter_into(scatter_add_op, out, x, dim, index, source);
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -31,6 +32,7 @@ Extremes extremes(const int64_t* index, int64_t count) {
 }
 
 void check_index_dtype(const Tensor& index, const char* name) {
+  check_defined(index, name);
   DType t = index.dtype();
   check<DTypeError>(t != DType::u8, name,
                     "{} is neither indices nor a mask: cast it to bool if it is a mask, to i64 if it holds indices",
@@ -57,8 +59,13 @@ Tensor ready_indices(const Tensor& index, int64_t dim, int64_t size, const char*
   Extremes found = extremes(p, n);
   if (found.low < -size || found.high >= size) {
     const int64_t* bad = std::find_if(p, p + n, [&](int64_t i) { return i < -size || i >= size; });
-    fail<IndexError>(name, "index {} is out of range for dim {} of size {}: use {} to {}", *bad, dim, size, -size,
-                     size - 1);
+    Shape at;
+    int64_t rest = bad - p;
+    for (size_t d = ready.sizes().size(); d-- > 0; rest /= ready.sizes()[d]) at.insert(0, rest % ready.sizes()[d]);
+    check<IndexError>(size > 0, name, "index {} (at {} of indices {}) has nothing to name: dim {} has size 0", *bad, at,
+                      ready.sizes(), dim);
+    fail<IndexError>(name, "index {} is out of range for dim {} of size {}: use {} to {} (it is at {} of indices {})",
+                     *bad, dim, size, -size, size - 1, at, ready.sizes());
   }
   if (found.low >= 0) return ready;
   Tensor wrapped = make_tensor(ready.sizes(), DType::i64, ready.device());

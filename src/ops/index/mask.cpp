@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "ops/index/indices.h"
+#include "ops/reduce/reduce.h"
+#include "pointwise/renamed.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -172,6 +174,7 @@ const Operator& masked_place_operator() { return masked_place_op; }
 // The value as one of x's own kind.
 Tensor fill_value(const Tensor& x, const Tensor& mask, const Tensor& value, const char* name) {
   check<DTypeError>(mask.dtype() == DType::boolean, name, "the mask must be bool, not {}", mask);
+  check<ValueError>(value.defined(), name, "the value is undefined");
   check<ShapeError>(value.numel() == 1, name, "the value must be a number or a one-element tensor, not {}", value);
   common_shape(x, mask, name);
   Tensor ready = value_for(x, value, name);
@@ -183,19 +186,27 @@ Tensor fill_value(const Tensor& x, const Tensor& mask, const Tensor& value, cons
 Tensor nonzero(const Tensor& x) { return call(nonzero_op, {&x}); }
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) { return call(masked_select_op, {&x, &mask}); }
+// How many there are is known only when they have been found.
+Tensor& masked_select_out(Tensor& out, const Tensor& x, const Tensor& mask) {
+  return reduction::write_out(out, masked_select(x, mask), "masked_select");
+}
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value) {
   check_together(std::array{&x, &mask}, "masked_fill");
-  return where(mask, fill_value(x, mask, value, "masked_fill"), x);
+  static const auto op = pointwise::renamed(pointwise::where_operator(), "masked_fill");
+  Tensor number = fill_value(x, mask, value, "masked_fill");
+  return call(op, {&mask, &number, &x});
 }
 
 Tensor& Tensor::masked_fill_(const Tensor& mask, const Tensor& value) {
+  check_together(std::array<const Tensor*, 2>{this, &mask}, "masked_fill_");
   Tensor number = fill_value(*this, mask, value, "masked_fill_");
   check<ShapeError>(
       broadcast_shapes(sizes(), mask.sizes()) == sizes(), "masked_fill_",
       "the mask {} is larger than {}, which is to be filled in place; masked_fill() gives a larger result", mask,
       *this);
-  return where_out(*this, mask, number, *this);
+  static const auto op = pointwise::renamed(pointwise::where_operator(), "masked_fill_");
+  return call_out(op, {&mask, &number, this}, *this);
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "ops/index/indices.h"
+#include "tensor/defined.h"
 #include "tutti/ops.h"
 #include "tutti/trace.h"
 
@@ -65,7 +66,10 @@ const Operator index_add_op{
           check_list(index, "index_add");
           Shape wanted = x.sizes();
           if (x.dim() > 0) wanted[position(c.as<Along>().dim)] = index.numel();
-          check<ShapeError>(source.sizes() == wanted && (x.dim() > 0 || index.numel() == 1), "index_add",
+          check<ShapeError>(x.dim() > 0 || index.numel() == 1, "index_add",
+                            "a zero-dimensional tensor takes one index, not {}", index);
+          bool one = x.dim() == 0 && source.dim() <= 1 && source.numel() == 1;
+          check<ShapeError>(source.sizes() == wanted || one, "index_add",
                             "the source {} cannot be added to {} by {}: it must have the shape {}", source, x, index,
                             wanted);
           check<DTypeError>(source.dtype() == x.dtype(), "index_add", "{} and {} differ in dtype", source, x);
@@ -82,7 +86,7 @@ const Operator index_add_op{
     .gradient =
         [](GradientCall& c) {
           if (c.needs(0)) c.set(0, c.grad());
-          if (c.needs(2)) c.set(2, index_select(c.grad(), c.as<Along>().dim, c.input(1)));
+          if (c.needs(2)) c.set(2, reshape(index_select(c.grad(), c.as<Along>().dim, c.input(1)), c.input_sizes(2)));
         },
     .saves_inputs = 0b10,
 };
@@ -92,7 +96,7 @@ std::vector<Index> entries_for(const Tensor& x, int64_t dim, const Tensor& index
   check_together(std::array{&x, &index}, name);
   check_list(index, name);
   check<ShapeError>(x.dim() > 0, name, "a zero-dimensional tensor has no rows");
-  dim = wrap_dim(dim, x.dim(), name);
+  dim = wrap_dim(dim, x, name);
   std::vector<Index> entries(position(dim), Slice());
   Tensor list = index.dim() == 1 ? index : view(index, {1});
   // Values are looked at here only for errors that name this operator; a tracer must not see that.
@@ -104,7 +108,7 @@ Tensor check_rows(const Tensor& x, int64_t dim, const Tensor& index, const Tenso
   check_together(std::array{&x, &index, &source}, "index_copy");
   check<ShapeError>(x.dim() > 0, "index_copy", "a zero-dimensional tensor has no rows");
   Shape wanted = x.sizes();
-  wanted[position(wrap_dim(dim, x.dim(), "index_copy"))] = index.numel();
+  wanted[position(wrap_dim(dim, x, "index_copy"))] = index.numel();
   check<ShapeError>(source.sizes() == wanted, "index_copy",
                     "the source {} cannot be put into {} by {}: it must have the shape {}", source, x, index, wanted);
   check<DTypeError>(source.dtype() == x.dtype(), "index_copy", "{} and {} differ in dtype", source, x);
@@ -112,7 +116,8 @@ Tensor check_rows(const Tensor& x, int64_t dim, const Tensor& index, const Tenso
 }
 
 Tensor check_value(const Tensor& x, const Tensor& value) {
-  check<ValueError>(value.defined(), "index_fill", "the value is undefined");
+  check_defined(x, "index_fill");
+  check_defined(value, "index_fill");
   check<ShapeError>(value.numel() == 1, "index_fill", "the value must be a number or a one-element tensor, not {}",
                     value);
   check<DeviceError>(value.is_number() || value.device() == x.device(), "index_fill",
@@ -138,16 +143,20 @@ Tensor& index_fill_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& v
 }
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
-  Along a{wrap_dim(dim, x.dim(), "index_select")};
-  return call(index_select_op, {&x, &index}, attributes(a));
+  Tensor out;
+  return index_select_out(out, x, dim, index);
+}
+Tensor& index_select_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index) {
+  Along a{wrap_dim(dim, x, "index_select")};
+  return call_out(index_select_op, {&x, &index}, out, attributes(a));
 }
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  Along a{wrap_dim(dim, x.dim(), "index_add")};
+  Along a{wrap_dim(dim, x, "index_add")};
   Tensor rows = value_for(x, source, "index_add");
   return call(index_add_op, {&x, &index, &rows}, attributes(a));
 }
 Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  Along a{wrap_dim(dim, x.dim(), "index_add")};
+  Along a{wrap_dim(dim, x, "index_add")};
   Tensor rows = value_for(x, source, "index_add");
   return call_out(index_add_op, {&x, &index, &rows}, x, attributes(a));
 }

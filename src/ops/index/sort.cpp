@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "ops/index/indices.h"
+#include "tensor/call.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -286,30 +287,34 @@ const Operator topk_op{
     .saves_outputs = 0b10,
 };
 
-ValuesIndices call_both(const Operator& op, const Tensor& x, Attributes attributes) {
-  Tensor results[2];
-  const Tensor* inputs[] = {&x};
-  call(op, inputs, attributes, results);
-  return {results[0], results[1]};
-}
-
 }  // namespace
 
 ValuesIndices sort(const Tensor& x, int64_t dim, bool descending) {
-  SortAttributes a{wrap_dim(dim, x.dim(), "sort"), descending};
-  return call_both(sort_op, x, attributes(a));
+  ValuesIndices out;
+  return sort_out(out, x, dim, descending);
+}
+ValuesIndices& sort_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool descending) {
+  SortAttributes a{wrap_dim(dim, x, "sort"), descending};
+  return call_out(sort_op, {&x}, out, attributes(a));
 }
 
-Tensor argsort(const Tensor& x, int64_t dim, bool descending) { return sort(x.detach(), dim, descending).indices; }
+Tensor argsort(const Tensor& x, int64_t dim, bool descending) {
+  check<ValueError>(x.defined(), "argsort", "the tensor is undefined: it was never given a value");
+  return sort(x.detach(), dim, descending).indices;
+}
 
+ValuesIndices topk(const Tensor& x, int64_t k, int64_t dim, bool largest, bool sorted) {
+  ValuesIndices out;
+  return topk_out(out, x, k, dim, largest, sorted);
+}
 // The result is sorted in any case: that is little work beside finding it.
-ValuesIndices topk(const Tensor& x, int64_t k, int64_t dim, bool largest, bool) {
-  dim = wrap_dim(dim, x.dim(), "topk");
+ValuesIndices& topk_out(ValuesIndices& out, const Tensor& x, int64_t k, int64_t dim, bool largest, bool) {
+  dim = wrap_dim(dim, x, "topk");
   int64_t size = x.dim() == 0 ? 1 : x.size(dim);
   check<ValueError>(k >= 0 && k <= size && (x.dim() > 0 || k == 1), "topk",
                     "k = {} is not between 0 and the size {} of dim {} of {}", k, size, dim, x);
   TopkAttributes a{k, dim, largest};
-  return call_both(topk_op, x, attributes(a));
+  return call_out(topk_op, {&x}, out, attributes(a));
 }
 
 }  // namespace tutti

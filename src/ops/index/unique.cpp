@@ -22,7 +22,7 @@ void check_line(const Tensor& x, const char* name) {
 
 ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   check_line(x, "kthvalue");
-  dim = wrap_dim(dim, x.dim(), "kthvalue");
+  dim = wrap_dim(dim, x, "kthvalue");
   int64_t size = x.dim() == 0 ? 1 : x.size(dim);
   check<ValueError>(k >= 1 && k <= size, "kthvalue", "k = {} is not between 1 and the size {} of dim {} of {}", k, size,
                     dim, x);
@@ -35,7 +35,7 @@ ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
 
 ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim) {
   check_line(x, "median");
-  dim = wrap_dim(dim, x.dim(), "median");
+  dim = wrap_dim(dim, x, "median");
   if (x.dim() == 0) return sort(x, dim);
   int64_t size = x.size(dim);
   check<ValueError>(size > 0, "median", "dim {} of {} is empty: it has no middle", dim, x);

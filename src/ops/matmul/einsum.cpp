@@ -250,6 +250,13 @@ Tensor einsum(std::string_view equation, const TensorList& operands) {
     // Some contractions end as products of elements: one dtype for all, whatever they turn out to be.
     Tensor operand =
         operands.size() > 1 ? amp::input_for(AutocastPolicy::low_precision, operands[i]) : Tensor(operands[i]);
+    check<DTypeError>(i == 0 || operand.dtype() == terms[0].x.dtype(), "einsum",
+                      "operands of \"{}\" must have one dtype, but operand {} is {} and the first {}; cast() it",
+                      equation, i, operand, operands[0]);
+    check<DeviceError>(
+        i == 0 || operand.device() == terms[0].x.device(), "einsum",
+        "operand {} of \"{}\", {}, and the first, {}, are on different devices; copy one with to(device)", i, equation,
+        operand, operands[0]);
     terms.push_back(parse_operand(parts[i], operand, i, equation));
   }
   Labels output = arrow == std::string_view::npos ? implicit_output(terms)

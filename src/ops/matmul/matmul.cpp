@@ -6,6 +6,7 @@
 #include "ops/matmul/gemm.h"
 #include "ops/reduce/reduce.h"
 #include "ops/sparse/arithmetic.h"
+#include "pointwise/renamed.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
@@ -285,6 +286,15 @@ const Operator dot_op{
     .autocast = AutocastPolicy::low_precision,
 };
 
+// A matrix or vector on either side of a sparse one.
+Tensor sparse_matmul(const Tensor& a, const Tensor& b) {
+  Tensor left = a.dim() == 1 ? unsqueeze(to_dense(a), 0) : a, right = b.dim() == 1 ? unsqueeze(to_dense(b), 1) : b;
+  bool sparse = left.is_sparse() || right.is_sparse();
+  Tensor product = sparse ? sparse_mm("matmul", left, right) : mm(left, right);
+  if (b.dim() == 1) product = squeeze(product, 1);
+  return a.dim() == 1 ? squeeze(product, 0) : product;
+}
+
 Tensor batched(const Tensor& a, const Tensor& b) {
   return a.dim() == 2 && b.dim() == 2 ? mm(a, b) : call(bmm_op, {&a, &b});
 }
@@ -296,30 +306,42 @@ void check_batches(const Tensor& a, const Tensor& b) {
                     a.size(0), b.size(0), a, b);
 }
 
-// A number given as the summand takes the product's dtype.
-Tensor summand(const Tensor& c, const Tensor& a) { return c.is_number() ? cast(c, a.dtype()) : c; }
+// beta·c + alpha·a@b, for matrices and batches of them. A number given as c takes the product's dtype.
+Tensor& add_product(const Operator& op, Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, Scales s) {
+  check_defined(op.name, {&c, &a, &b});
+  if (a.is_sparse() || b.is_sparse())
+    return reduction::write_out(out, scaled(c, s.beta) + scaled(sparse_mm(op.name, a, b), s.alpha), op.name);
+  Tensor added = c.is_number() ? cast(c, a.dtype()) : c;
+  return call_out(op, {&added, &a, &b}, out, attributes(s));
+}
 
 }  // namespace
 
 Tensor mm(const Tensor& a, const Tensor& b) {
-  check_defined("mm", {&a, &b});
-  if (a.is_sparse() || b.is_sparse()) return sparse_mm(a, b);
-  return call(mm_op, {&a, &b});
+  Tensor out;
+  return mm_out(out, a, b);
 }
-
 Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
   check_defined("mm", {&a, &b});
+  if (a.is_sparse() || b.is_sparse()) return reduction::write_out(out, sparse_mm("mm", a, b), "mm");
   return call_out(mm_op, {&a, &b}, out);
 }
 
 Tensor mv(const Tensor& a, const Tensor& x) {
+  Tensor out;
+  return mv_out(out, a, x);
+}
+Tensor& mv_out(Tensor& out, const Tensor& a, const Tensor& x) {
   check_defined("mv", {&a, &x});
-  return call(mv_op, {&a, &x});
+  if (!a.is_sparse() && !x.is_sparse()) return call_out(mv_op, {&a, &x}, out);
+  check_dims("mv", a, 2, x, 1);
+  Tensor column = unsqueeze(to_dense(x), 1);
+  return reduction::write_out(out, squeeze(a.is_sparse() ? sparse_mm("mv", a, column) : mm(a, column), 1), "mv");
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
-  check_batches(a, b);
-  return call(bmm_op, {&a, &b});
+  Tensor out;
+  return bmm_out(out, a, b);
 }
 Tensor& bmm_out(Tensor& out, const Tensor& a, const Tensor& b) {
   check_batches(a, b);
@@ -327,43 +349,53 @@ Tensor& bmm_out(Tensor& out, const Tensor& a, const Tensor& b) {
 }
 
 Tensor dot(const Tensor& a, const Tensor& b) {
+  Tensor out;
+  return dot_out(out, a, b);
+}
+Tensor& dot_out(Tensor& out, const Tensor& a, const Tensor& b) {
   check_defined("dot", {&a, &b});
-  return call(dot_op, {&a, &b});
+  return call_out(dot_op, {&a, &b}, out);
 }
 
 Tensor outer(const Tensor& a, const Tensor& b) {
+  Tensor out;
+  return outer_out(out, a, b);
+}
+Tensor& outer_out(Tensor& out, const Tensor& a, const Tensor& b) {
   check_defined("outer", {&a, &b});
   check_dims("outer", a, 1, b, 1);
-  return unsqueeze(a, 1) * b;
+  static const auto op = pointwise::renamed(pointwise::mul_operator(), "outer");
+  Tensor column = unsqueeze(a, 1);
+  return call_out(op, {&column, &b}, out);
 }
 
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  check_defined("addmm", {&c, &a, &b});
-  if (a.is_sparse() || b.is_sparse()) return scaled(c, beta) + scaled(sparse_mm(a, b), alpha);
-  Tensor added = summand(c, a);
-  Scales s{beta, alpha};
-  return call(addmm_op, {&added, &a, &b}, attributes(s));
+  Tensor out;
+  return addmm_out(out, c, a, b, beta, alpha);
 }
-
+Tensor& addmm_(Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return addmm_out(c, c, a, b, beta, alpha);
+}
 Tensor& addmm_out(Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  check_defined("addmm", {&c, &a, &b});
-  Tensor added = summand(c, a);
-  Scales s{beta, alpha};
-  return call_out(addmm_op, {&added, &a, &b}, out, attributes(s));
+  return add_product(addmm_op, out, c, a, b, {beta, alpha});
 }
 
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  check_defined("baddbmm", {&c, &a, &b});
-  Tensor added = summand(c, a);
-  Scales s{beta, alpha};
-  return call(baddbmm_op, {&added, &a, &b}, attributes(s));
+  Tensor out;
+  return baddbmm_out(out, c, a, b, beta, alpha);
+}
+Tensor& baddbmm_(Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return baddbmm_out(c, c, a, b, beta, alpha);
+}
+Tensor& baddbmm_out(Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return add_product(baddbmm_op, out, c, a, b, {beta, alpha});
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_defined("matmul", {&a, &b});
   check<ShapeError>(a.dim() > 0 && b.dim() > 0, "matmul",
                     "takes tensors of at least one dim, not {} and {}; use * for numbers", a, b);
-  if (a.is_sparse() || b.is_sparse()) return mm(a, b);
+  if (a.is_sparse() || b.is_sparse()) return sparse_matmul(a, b);
   if (!(context().modes & kAutocastMode)) check_alike("matmul", a, b);
   check_inner("matmul", a, b);
   if (b.dim() <= 2) {
@@ -383,8 +415,9 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 
 Tensor& matmul_out(Tensor& out, const Tensor& a, const Tensor& b) {
   check_defined("matmul", {&a, &b});
-  if (a.dim() == 2 && b.dim() == 2) return mm_out(out, a, b);
-  if (a.dim() >= 2 && b.dim() > 2) {
+  bool sparse = a.is_sparse() || b.is_sparse();
+  if (a.dim() == 2 && b.dim() == 2 && !sparse) return mm_out(out, a, b);
+  if (a.dim() >= 2 && b.dim() > 2 && !sparse) {
     check_inner("matmul", a, b);
     return call_out(bmm_op, {&a, &b}, out);
   }

@@ -1,5 +1,6 @@
 // Sums over any dims of two tensors, as one matrix product.
 #include "base/check.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
 
@@ -15,7 +16,7 @@ struct Side {
   Side(const Tensor& x, const Shape& dims) {
     Shape marks(x.sizes().size(), 0);
     for (int64_t d : dims) {
-      int64_t w = wrap_dim(d, x.dim(), "tensordot");
+      int64_t w = wrap_dim(d, x, "tensordot");
       check<ShapeError>(x.dim() > 0 && marks[static_cast<size_t>(w)]++ == 0, "tensordot",
                         "dim {} of {} is given twice, or there is none: {}", d, x, dims);
       summed.push_back(w);
@@ -38,6 +39,8 @@ Shape joined(Shape a, const Shape& b) {
 }  // namespace
 
 Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Shape& b_dims) {
+  check_defined(a, "tensordot");
+  check_defined(b, "tensordot");
   check<ShapeError>(a_dims.size() == b_dims.size(), "tensordot", "{} dims of one meet {} of the other: {}, {}",
                     a_dims.size(), b_dims.size(), a_dims, b_dims);
   check<DTypeError>(a.dtype() == b.dtype(), "tensordot", "operands must have the same dtype, not {} and {}", a, b);
@@ -52,6 +55,8 @@ Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Sh
 }
 
 Tensor tensordot(const Tensor& a, const Tensor& b, int64_t dims) {
+  check_defined(a, "tensordot");
+  check_defined(b, "tensordot");
   check<ShapeError>(dims >= 0 && dims <= a.dim() && dims <= b.dim(), "tensordot",
                     "{} dims cannot be summed over in {} and {}", dims, a, b);
   Shape last, first;

@@ -131,6 +131,14 @@ const Operator dropout_op{
     .saves_inputs = 0b10,
 };
 
+bool drops(const Tensor& x, double p, bool training) {
+  check<ValueError>(x.defined(), "dropout", "the input is undefined: it was never given a value");
+  check<ValueError>(p >= 0 && p <= 1, "dropout", "the probability must lie in [0, 1], not {}", p);
+  if (!training || p == 0) return false;
+  check<DTypeError>(is_differentiable(x.dtype()), "dropout", "needs floating-point or complex numbers, not {}", x);
+  return true;
+}
+
 }  // namespace
 
 Tensor random_state(int64_t elements, Device device) {
@@ -139,12 +147,16 @@ Tensor random_state(int64_t elements, Device device) {
 }
 
 Tensor dropout(const Tensor& x, double p, bool training) {
-  check<ValueError>(p >= 0 && p <= 1, "dropout", "the probability must lie in [0, 1], not {}", p);
-  if (!training || p == 0) return x;
-  check<DTypeError>(is_differentiable(x.dtype()), "dropout", "needs floating-point or complex numbers, not {}", x);
+  if (!drops(x, p, training)) return x;
   Tensor state = random_state(x.numel(), x.device());
   Drop a{p};
   return call(dropout_op, {&x, &state}, attributes(a));
+}
+Tensor& dropout_(Tensor& x, double p, bool training) {
+  if (!drops(x, p, training)) return x;
+  Tensor state = random_state(x.numel(), x.device());
+  Drop a{p};
+  return call_out(dropout_op, {&x, &state}, x, attributes(a));
 }
 
 }  // namespace tutti

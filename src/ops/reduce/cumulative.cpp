@@ -164,30 +164,32 @@ const Operator cumprod_op{
     .autocast = AutocastPolicy::full_precision,
 };
 
-Tensor cumulate(const Operator& op, const Tensor& x, int64_t dim, bool reverse = false) {
+Tensor& cumulate(const Operator& op, Tensor& out, const Tensor& x, int64_t dim, bool reverse = false) {
   check_strided(x, op.name);
-  Along a{wrap_dim(dim, x.dim(), op.name), reverse};
-  if (x.dim() == 0) return reshape(cumulate(op, reshape(x, {1}), 0, reverse), {});
-  return call(op, {&x}, attributes(a));
+  Along a{wrap_dim(dim, x, op.name), reverse};
+  if (x.dim() > 0) return call_out(op, {&x}, out, attributes(a));
+  Tensor row = reshape(x, {1});
+  return write_out(out, reshape(call(op, {&row}, attributes(a)), {}), op.name);
 }
 
 }  // namespace
 
 Tensor reduction::exclusive_cumprod(const Tensor& x, int64_t dim, bool reverse) {
-  return shift(cumulate(cumprod_op, x, dim, reverse), dim, reverse, 1);
+  Tensor product;
+  return shift(cumulate(cumprod_op, product, x, dim, reverse), dim, reverse, 1);
 }
 
 Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return cumulate(cumsum_op, cast_first(x, dtype, "cumsum"), dim);
+  Tensor out;
+  return cumsum_out(out, cast_first(x, dtype, "cumsum"), dim);
 }
+Tensor& cumsum_(Tensor& x, int64_t dim) { return cumsum_out(x, x, dim); }
+Tensor& cumsum_out(Tensor& out, const Tensor& x, int64_t dim) { return cumulate(cumsum_op, out, x, dim); }
 Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return cumulate(cumprod_op, cast_first(x, dtype, "cumprod"), dim);
+  Tensor out;
+  return cumprod_out(out, cast_first(x, dtype, "cumprod"), dim);
 }
-Tensor& cumsum_out(Tensor& out, const Tensor& x, int64_t dim) {
-  check_strided(x, "cumsum");
-  Along a{wrap_dim(dim, x.dim(), "cumsum"), false};
-  if (x.dim() > 0) return call_out(cumsum_op, {&x}, out, attributes(a));
-  return write_out(out, cumsum(x, 0), "cumsum");
-}
+Tensor& cumprod_(Tensor& x, int64_t dim) { return cumprod_out(x, x, dim); }
+Tensor& cumprod_out(Tensor& out, const Tensor& x, int64_t dim) { return cumulate(cumprod_op, out, x, dim); }
 
 }  // namespace tutti

@@ -65,11 +65,15 @@ const Operator amin_op{
     .reduction = true,
 };
 
-Tensor extreme(const Operator& op, const Tensor& x, const Shape& dims, bool keepdim, const char* name) {
+Tensor& extreme(const Operator& op, Tensor& out, const Tensor& x, const Shape& dims, bool keepdim, const char* name) {
   check_ordered(x, name);
   Dims a{normalize_dims(x, dims, name), keepdim, {}};
   check_not_empty(x, a.dims, name);
-  return call(op, {&x}, attributes(a));
+  return call_out(op, {&x}, out, attributes(a));
+}
+Tensor extreme(const Operator& op, const Tensor& x, const Shape& dims, bool keepdim, const char* name) {
+  Tensor out;
+  return extreme(op, out, x, dims, keepdim, name);
 }
 
 // ---- Along one dim, with indices
@@ -224,14 +228,11 @@ const Operator min_op{
     .reduction = true,
 };
 
-ValuesIndices extreme_along(const Operator& op, const Tensor& x, int64_t dim, bool keepdim) {
+ValuesIndices& extreme_along(const Operator& op, ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim) {
   check_ordered(x, op.name);
   Dims a{normalize_dims(x, dim, op.name), keepdim, {}};
   check_not_empty(x, a.dims, op.name);
-  const Tensor* inputs[] = {&x};
-  Tensor outputs[2];
-  call(op, inputs, attributes(a), outputs);
-  return {outputs[0], outputs[1]};
+  return call_out(op, {&x}, out, attributes(a));
 }
 
 // ---- Indices alone
@@ -253,25 +254,49 @@ void run_arg(const Call& c) {
 const Operator argmax_op{.name = "argmax", .infer = infer_arg, .cpu = run_arg<true>, .reduction = true};
 const Operator argmin_op{.name = "argmin", .infer = infer_arg, .cpu = run_arg<false>, .reduction = true};
 
-Tensor arg(const Operator& op, const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
-  return extreme(op, x, dim ? Shape(*dim) : Shape(), keepdim, op.name);
+Tensor& arg(const Operator& op, Tensor& out, const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+  return extreme(op, out, x, dim ? Shape(*dim) : Shape(), keepdim, op.name);
 }
 
 }  // namespace
 
 Tensor amax(const Tensor& x, const Shape& dims, bool keepdim) { return extreme(amax_op, x, dims, keepdim, "amax"); }
+Tensor& amax_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme(amax_op, out, x, dims, keepdim, "amax");
+}
 Tensor amin(const Tensor& x, const Shape& dims, bool keepdim) { return extreme(amin_op, x, dims, keepdim, "amin"); }
+Tensor& amin_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme(amin_op, out, x, dims, keepdim, "amin");
+}
 Tensor max(const Tensor& x) { return extreme(amax_op, x, {}, false, "max"); }
 Tensor min(const Tensor& x) { return extreme(amin_op, x, {}, false, "min"); }
-ValuesIndices max(const Tensor& x, int64_t dim, bool keepdim) { return extreme_along(max_op, x, dim, keepdim); }
-ValuesIndices min(const Tensor& x, int64_t dim, bool keepdim) { return extreme_along(min_op, x, dim, keepdim); }
-Tensor argmax(const Tensor& x, std::optional<int64_t> dim, bool keepdim) { return arg(argmax_op, x, dim, keepdim); }
-Tensor& argmax_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
-  check_ordered(x, "argmax");
-  Dims a{normalize_dims(x, dim ? Shape(*dim) : Shape(), "argmax"), keepdim, {}};
-  check_not_empty(x, a.dims, "argmax");
-  return call_out(argmax_op, {&x}, out, attributes(a));
+ValuesIndices max(const Tensor& x, int64_t dim, bool keepdim) {
+  ValuesIndices out;
+  return max_out(out, x, dim, keepdim);
 }
-Tensor argmin(const Tensor& x, std::optional<int64_t> dim, bool keepdim) { return arg(argmin_op, x, dim, keepdim); }
+ValuesIndices& max_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim) {
+  return extreme_along(max_op, out, x, dim, keepdim);
+}
+ValuesIndices min(const Tensor& x, int64_t dim, bool keepdim) {
+  ValuesIndices out;
+  return min_out(out, x, dim, keepdim);
+}
+ValuesIndices& min_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim) {
+  return extreme_along(min_op, out, x, dim, keepdim);
+}
+Tensor argmax(const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+  Tensor out;
+  return argmax_out(out, x, dim, keepdim);
+}
+Tensor& argmax_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+  return arg(argmax_op, out, x, dim, keepdim);
+}
+Tensor argmin(const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+  Tensor out;
+  return argmin_out(out, x, dim, keepdim);
+}
+Tensor& argmin_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+  return arg(argmin_op, out, x, dim, keepdim);
+}
 
 }  // namespace tutti

@@ -122,7 +122,7 @@ const Operator var_op{
 };
 
 const Operator std_op{
-    .name = "std",
+    .name = "stddev",
     .infer = infer_reduced<Variance>,
     .cpu = run_variance<Finish::deviation>,
     .gradient =
@@ -143,32 +143,45 @@ void check_floating(const Tensor& x, const char* name) {
     fail<DTypeError>(name, "needs floating-point or complex elements, not {}; cast it first", x);
 }
 
-Tensor variance(const Operator& op, const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
+Tensor& variance(const Operator& op, Tensor& out, const Tensor& x, const Shape& dims, bool keepdim,
+                 int64_t correction) {
   Variance a{normalize_dims(x, dims, op.name), keepdim, correction};
-  return call(op, {&x}, attributes(a));
+  return call_out(op, {&x}, out, attributes(a));
 }
 
 }  // namespace
 
 Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
+  Tensor out;
+  return norm_out(out, x, p, dims, keepdim);
+}
+Tensor& norm_out(Tensor& out, const Tensor& x, double p, const Shape& dims, bool keepdim) {
   check_floating(x, "norm");
   check<ValueError>(!std::isnan(p), "norm", "the order is not a number");
   Norm a{normalize_dims(x, dims, "norm"), keepdim, p};
   if (p < 0 || std::isinf(p)) check_not_empty(x, a.dims, "norm");
   Tensor magnitude = x.is_complex() ? abs(x) : x;
-  return call(norm_op, {&magnitude}, attributes(a));
+  return call_out(norm_op, {&magnitude}, out, attributes(a));
 }
 
 Tensor var(const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
+  Tensor out;
+  return var_out(out, x, dims, keepdim, correction);
+}
+Tensor& var_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
   check_floating(x, "var");
-  if (x.is_complex()) return var(real(x), dims, keepdim, correction) + var(imag(x), dims, keepdim, correction);
-  return variance(var_op, x, dims, keepdim, correction);
+  if (!x.is_complex()) return variance(var_op, out, x, dims, keepdim, correction);
+  return add_out(out, var(real(x), dims, keepdim, correction), var(imag(x), dims, keepdim, correction));
 }
 
 Tensor stddev(const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
+  Tensor out;
+  return stddev_out(out, x, dims, keepdim, correction);
+}
+Tensor& stddev_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
   check_floating(x, "stddev");
-  if (x.is_complex()) return sqrt(var(x, dims, keepdim, correction));
-  return variance(std_op, x, dims, keepdim, correction);
+  if (!x.is_complex()) return variance(std_op, out, x, dims, keepdim, correction);
+  return sqrt_out(out, var(x, dims, keepdim, correction));
 }
 
 }  // namespace tutti

@@ -36,7 +36,7 @@ Shape normalize_dims(const Tensor& x, const Shape& dims, const char* name) {
   Shape marks(count, dims.empty() ? 1 : 0), result;
   bool on_scalar = false;
   for (int64_t d : dims) {
-    int64_t w = wrap_dim(d, x.dim(), name);
+    int64_t w = wrap_dim(d, x, name);
     bool twice = count == 0 ? std::exchange(on_scalar, true) : marks[static_cast<size_t>(w)]++ != 0;
     if (twice) fail<ShapeError>(name, "dim {} of {} is given twice in {}; name each dim once", d, x, dims);
   }

@@ -2,7 +2,6 @@
 #include "ops/reduce/softmax.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "base/check.h"
 #include "base/parallel.h"
@@ -37,9 +36,20 @@ struct Part {
 // Inner dims this narrow are gathered column by column.
 constexpr int64_t kNarrow = 16;
 
+// Rows that have to be converted are, one at a time, as a whole.
+Tensor working_room(const Call& c, int64_t elements, DType dtype) {
+  try {
+    return make_tensor({elements}, dtype, Device());
+  } catch (const MemoryError& e) {
+    fail<MemoryError>(c.op.name,
+                      "no memory to hold a row of {} as {}; {} tensors whose rows are contiguous need none ({})",
+                      c.input(0), dtype, dtype, e.what());
+  }
+}
+
 // Calls body(part, buffer) for all parts, on many threads; the buffer has room for `count` elements of each column.
 template <class Body>
-void for_each_part(const Layout& l, int64_t count, DType computing, Body&& body) {
+void for_each_part(const Call& c, const Layout& l, int64_t count, DType computing, Body&& body) {
   if (l.outer * l.inner == 0) return;
   int64_t length = std::max<int64_t>(1, l.length);
   // Wide enough to use whole runs of memory, narrow enough for the part to stay in the cache from pass to pass.
@@ -47,11 +57,11 @@ void for_each_part(const Layout& l, int64_t count, DType computing, Body&& body)
   width = std::min(width, l.inner);
   int64_t parts = (l.inner + width - 1) / width;
   parallel_for(l.outer * parts, std::max<int64_t>(1, 16384 / (length * width)), [&](int64_t begin, int64_t end) {
-    auto buffer = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(count * width) * size_of(computing));
+    Tensor room = working_room(c, count * width, computing);
+    std::byte* buffer = impl(room)->data();
     for (int64_t unit = begin; unit < end; ++unit) {
       int64_t outer = unit / parts, first = unit % parts * width;
-      body(Part{outer * l.length * l.inner + first, outer * l.inner + first, std::min(width, l.inner - first)},
-           buffer.get());
+      body(Part{outer * l.length * l.inner + first, outer * l.inner + first, std::min(width, l.inner - first)}, buffer);
     }
   });
 }
@@ -111,7 +121,7 @@ void run(const Call& c) {
   DType computing = computing_dtype(y.dtype());
   Layout l = layout_of(y, c.as<Along>().dim);
   bool converting = x.dtype() != computing || l.inner != 1;
-  for_each_part(l, converting ? l.length : 0, computing, [&](const Part& p, std::byte* buffer) {
+  for_each_part(c, l, converting ? l.length : 0, computing, [&](const Part& p, std::byte* buffer) {
     if (in_place(l, p, x, computing))
       return run_softmax_pointer()(what, computing, element(x, p.at), element(y, p.at), l.length, p.columns, l.inner);
     load(l, p, x, computing, buffer);
@@ -126,7 +136,7 @@ void run_gradient(const Call& c) {
   Tensor g = in_order_of(out, c.input(0)), y = in_order_of(out, c.input(1));
   DType computing = computing_dtype(out.dtype());
   Layout l = layout_of(out, c.as<Along>().dim);
-  for_each_part(l, 2 * l.length, computing, [&](const Part& p, std::byte* buffer) {
+  for_each_part(c, l, 2 * l.length, computing, [&](const Part& p, std::byte* buffer) {
     if (in_place(l, p, out, computing) && g.dtype() == computing)
       return run_softmax_gradient_pointer()(what, computing, element(g, p.at), element(y, p.at), element(out, p.at),
                                             l.length, p.columns, l.inner);
@@ -197,11 +207,12 @@ void check_floating(const Tensor& x, const char* name) {
   if (!x.is_floating()) fail<DTypeError>(name, "needs floating-point elements, not {}; cast it first", x);
 }
 
-Tensor normalize(const Operator& op, const Tensor& x, int64_t dim) {
+Tensor& normalize(const Operator& op, Tensor& out, const Tensor& x, int64_t dim) {
   check_floating(x, op.name);
-  Along a{wrap_dim(dim, x.dim(), op.name)};
-  if (x.dim() == 0) return reshape(normalize(op, reshape(x, {1}), 0), {});
-  return call(op, {&x}, attributes(a));
+  Along a{wrap_dim(dim, x, op.name)};
+  if (x.dim() > 0) return call_out(op, {&x}, out, attributes(a));
+  Tensor row = reshape(x, {1});
+  return write_out(out, reshape(call(op, {&row}, attributes(a)), {}), op.name);
 }
 
 // ---- logsumexp
@@ -231,7 +242,7 @@ void run_logsumexp(const Call& c) {
   Tensor x = bring_together(c.input(0), c.as<Dims>().dims, l);
   const Tensor& y = c.output();
   DType computing = computing_dtype(y.dtype());
-  for_each_part(l, l.length + 1, computing, [&](const Part& p, std::byte* buffer) {
+  for_each_part(c, l, l.length + 1, computing, [&](const Part& p, std::byte* buffer) {
     std::byte* result = buffer + l.length * p.columns * static_cast<int64_t>(size_of(computing));
     bool direct = in_place(l, p, x, computing);
     if (!direct) load(l, p, x, computing, buffer);
@@ -267,23 +278,24 @@ const Operator logsumexp_op{
 }  // namespace
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
+  Tensor out;
+  return logsumexp_out(out, x, dims, keepdim);
+}
+Tensor& logsumexp_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
   check_floating(x, "logsumexp");
   Dims a{normalize_dims(x, dims, "logsumexp"), keepdim, {}};
-  return call(logsumexp_op, {&x}, attributes(a));
+  return call_out(logsumexp_op, {&x}, out, attributes(a));
 }
 
 Tensor softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return normalize(softmax_op, cast_first(x, dtype, "softmax"), dim);
+  Tensor out;
+  return softmax_out(out, cast_first(x, dtype, "softmax"), dim);
 }
+Tensor& softmax_out(Tensor& out, const Tensor& x, int64_t dim) { return normalize(softmax_op, out, x, dim); }
 Tensor log_softmax(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
-  return normalize(log_softmax_op, cast_first(x, dtype, "log_softmax"), dim);
+  Tensor out;
+  return log_softmax_out(out, cast_first(x, dtype, "log_softmax"), dim);
 }
-Tensor& softmax_out(Tensor& out, const Tensor& x, int64_t dim) {
-  check_floating(x, "softmax");
-  Tensor rows = x.dim() == 0 ? reshape(x, {1}) : x;
-  Along a{wrap_dim(dim, x.dim(), "softmax")};
-  if (x.dim() > 0) return call_out(softmax_op, {&rows}, out, attributes(a));
-  return write_out(out, reshape(call(softmax_op, {&rows}, attributes(a)), {}), "softmax");
-}
+Tensor& log_softmax_out(Tensor& out, const Tensor& x, int64_t dim) { return normalize(log_softmax_op, out, x, dim); }
 
 }  // namespace tutti

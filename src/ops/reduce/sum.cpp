@@ -117,17 +117,21 @@ const Operator any_op{
 const Operator count_nonzero_op{
     .name = "count_nonzero", .infer = infer_as<DType::i64>, .cpu = run_count<Finish::none>, .reduction = true};
 
-Tensor reduce(const Operator& op, const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype = {}) {
+Tensor& reduce(const Operator& op, Tensor& out, const Tensor& x, const Shape& dims, bool keepdim,
+               std::optional<DType> dtype = {}) {
   Dims a{normalize_dims(x, dims, op.name), keepdim, dtype};
   if (dtype && x.is_complex() && !is_complex(*dtype))
     fail<DTypeError>(op.name,
                      "{} cannot be computed in {}, which has no imaginary part; take real() or abs() of it first", x,
                      *dtype);
-  return call(op, {&x}, attributes(a));
+  return call_out(op, {&x}, out, attributes(a));
+}
+Tensor reduced(const Operator& op, const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype = {}) {
+  Tensor out;
+  return reduce(op, out, x, dims, keepdim, dtype);
 }
 
 void check_mean(const Tensor& x, DType computing) {
-  check_strided(x, "mean");
   if (!is_differentiable(computing))
     fail<DTypeError>(
         "mean",
@@ -138,22 +142,22 @@ void check_mean(const Tensor& x, DType computing) {
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
-  return reduce(sum_op, x, dims, keepdim, dtype);
+  return reduced(sum_op, x, dims, keepdim, dtype);
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
+  check_strided(x, "mean");
   check_mean(x, dtype.value_or(x.dtype()));
-  return reduce(mean_op, x, dims, keepdim, dtype);
+  return reduced(mean_op, x, dims, keepdim, dtype);
 }
 
 Tensor& sum_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
-  Dims a{normalize_dims(x, dims, "sum"), keepdim, {}};
-  return call_out(sum_op, {&x}, out, attributes(a));
+  return reduce(sum_op, out, x, dims, keepdim);
 }
 Tensor& mean_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  check_strided(x, "mean");
   check_mean(x, x.dtype());
-  Dims a{normalize_dims(x, dims, "mean"), keepdim, {}};
-  return call_out(mean_op, {&x}, out, attributes(a));
+  return reduce(mean_op, out, x, dims, keepdim);
 }
 
 Tensor trace(const Tensor& x) {
@@ -163,13 +167,22 @@ Tensor trace(const Tensor& x) {
 }
 
 Tensor prod(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
-  return reduce(prod_op, x, dims, keepdim, dtype);
+  return reduced(prod_op, x, dims, keepdim, dtype);
+}
+Tensor& prod_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  return reduce(prod_op, out, x, dims, keepdim);
 }
 
-Tensor all(const Tensor& x, const Shape& dims, bool keepdim) { return reduce(all_op, x, dims, keepdim); }
-Tensor any(const Tensor& x, const Shape& dims, bool keepdim) { return reduce(any_op, x, dims, keepdim); }
+Tensor all(const Tensor& x, const Shape& dims, bool keepdim) { return reduced(all_op, x, dims, keepdim); }
+Tensor& all_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  return reduce(all_op, out, x, dims, keepdim);
+}
+Tensor any(const Tensor& x, const Shape& dims, bool keepdim) { return reduced(any_op, x, dims, keepdim); }
+Tensor& any_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
+  return reduce(any_op, out, x, dims, keepdim);
+}
 Tensor count_nonzero(const Tensor& x, const Shape& dims, bool keepdim) {
-  return reduce(count_nonzero_op, x, dims, keepdim);
+  return reduced(count_nonzero_op, x, dims, keepdim);
 }
 
 }  // namespace tutti

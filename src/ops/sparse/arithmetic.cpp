@@ -151,7 +151,21 @@ Tensor divide_sparse(const Tensor& x, const Tensor& y) {
   return sparse_with_values(a, div(sparse_values(a), y));
 }
 
-void replace_parts(Tensor& a, const Tensor& result, const char* name) {
+}  // namespace
+
+Tensor sparse_zeros(const Tensor& x, DType dtype, Device device) {
+  const SparseParts& parts = sparse_parts(x);
+  Shape sizes = parts.values.sizes();
+  sizes[0] = 0;
+  return make_sparse(make_tensor({parts.indices.size(0), 0}, DType::i64, device), make_tensor(sizes, dtype, device),
+                     x.sizes(), true);
+}
+
+void sparse_assign(Tensor& a, const Tensor& result, const char* name) {
+  check<GradError>(
+      !grad_enabled() || !(a.requires_grad() || result.requires_grad()), name,
+      "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad", a);
+  NoGrad guard;
   check<ShapeError>(result.is_sparse(), name, "{} cannot become the dense result; use the out-of-place form", a);
   check<DTypeError>(category(a.dtype()) >= category(result.dtype()), name,
                     "the result is {} and cannot be written into {}", result.dtype(), a);
@@ -161,8 +175,6 @@ void replace_parts(Tensor& a, const Tensor& result, const char* name) {
   *impl(a)->sparse = sparse_parts(fresh);
   versioned_storage(impl(a))->wrote(name);
 }
-
-}  // namespace
 
 bool sparse_binary(const char* name, const Tensor& a, const Tensor& b, Tensor& result) {
   if (!a.defined() || !b.defined() || (!a.is_sparse() && !b.is_sparse())) return false;
@@ -201,7 +213,7 @@ bool sparse_binary_(const char* name, Tensor& a, const Tensor& b) {
   NoGrad guard;
   Tensor result;
   if (!sparse_binary(name, a, b, result)) return false;
-  replace_parts(a, result, name);
+  sparse_assign(a, result, name);
   return true;
 }
 

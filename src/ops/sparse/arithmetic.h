@@ -18,8 +18,12 @@ bool sparse_binary(const char* name, const Tensor& a, const Tensor& b, Tensor& r
 bool sparse_binary_(const char* name, Tensor& a, const Tensor& b);
 /// Functions that keep zero: "neg", "conj", "abs", "sign", "sqrt", "square", "relu".
 bool sparse_unary(const char* name, const Tensor& x, Tensor& result);
+/// Makes a sparse tensor that takes no part in autograd what `result` is: a sparse tensor of its shape.
+void sparse_assign(Tensor& a, const Tensor& result, const char* name);
+/// A sparse tensor of x's shape and sparse dims without an entry.
+Tensor sparse_zeros(const Tensor& x, DType dtype, Device device);
 
 /// Matrix product where one or both are sparse; the result is dense. A sparse operand's gradient is sparse.
-Tensor sparse_mm(const Tensor& a, const Tensor& b);
+Tensor sparse_mm(const char* name, const Tensor& a, const Tensor& b);
 
 }  // namespace tutti

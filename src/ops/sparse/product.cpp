@@ -67,7 +67,7 @@ const Operator sparse_mm_op{
             Tensor a = coalesce(c.input(0));
             c.set(0, sparse_with_values(a, sampled_product(sparse_parts(a).indices, g, c.input(1))));
           }
-          if (c.needs(1)) c.set(1, sparse_mm(adjoint(c.input(0)), g));
+          if (c.needs(1)) c.set(1, sparse_mm("mm", adjoint(c.input(0)), g));
         },
     .saves_inputs = 0b11,
     .sparse = true,
@@ -108,8 +108,8 @@ const Operator sampled_product_op{
           auto matrix = [&](const Tensor& values) {
             return sparse_coo(indices, values, {c.as<Sampled>().rows, c.as<Sampled>().columns});
           };
-          if (c.needs(1)) c.set(1, sparse_mm(matrix(g), c.input(2)));
-          if (c.needs(2)) c.set(2, sparse_mm(sparse_transpose(matrix(g.is_complex() ? conj(g) : g)), c.input(1)));
+          if (c.needs(1)) c.set(1, sparse_mm("mm", matrix(g), c.input(2)));
+          if (c.needs(2)) c.set(2, sparse_mm("mm", sparse_transpose(matrix(g.is_complex() ? conj(g) : g)), c.input(1)));
         },
     .saves_inputs = 0b111,
     .sparse = true,
@@ -150,8 +150,8 @@ const Operator sparse_transpose_op{
     .sparse = true,
 };
 
-void check_matrix(const Tensor& x) {
-  check<ShapeError>(x.dim() == 2 && (!x.is_sparse() || x.sparse_dim() == 2), "mm",
+void check_matrix(const char* name, const Tensor& x) {
+  check<ShapeError>(x.dim() == 2 && (!x.is_sparse() || x.sparse_dim() == 2), name,
                     "needs matrices (sparse ones with both dims sparse), not {}", x);
 }
 
@@ -170,17 +170,17 @@ DType computing_dtype(DType dtype) {
 }
 
 Tensor sparse_transpose(const Tensor& x) {
-  check_matrix(x);
+  check_matrix("transpose", x);
   return call(sparse_transpose_op, {&x});
 }
 
-Tensor sparse_mm(const Tensor& a, const Tensor& b) {
-  check_matrix(a);
-  check_matrix(b);
-  check<ShapeError>(a.size(1) == b.size(0), "mm", "inner sizes {} and {} differ: {}, {}", a.size(1), b.size(0), a, b);
-  check<DeviceError>(a.device() == b.device(), "mm", "inputs are on different devices: {}, {}", a, b);
-  check<ValueError>(a.is_sparse() || b.is_sparse(), "mm", "neither {} nor {} is sparse", a, b);
-  if (!a.is_sparse()) return transpose(sparse_mm(sparse_transpose(b), transpose(a, 0, 1)), 0, 1);
+Tensor sparse_mm(const char* name, const Tensor& a, const Tensor& b) {
+  check_matrix(name, a);
+  check_matrix(name, b);
+  check<ShapeError>(a.size(1) == b.size(0), name, "inner sizes {} and {} differ: {}, {}", a.size(1), b.size(0), a, b);
+  check<DeviceError>(a.device() == b.device(), name, "inputs are on different devices: {}, {}", a, b);
+  check<ValueError>(a.is_sparse() || b.is_sparse(), name, "neither {} nor {} is sparse", a, b);
+  if (!a.is_sparse()) return transpose(sparse_mm(name, sparse_transpose(b), transpose(a, 0, 1)), 0, 1);
   Tensor dense = to_dense(b);
   return call(sparse_mm_op, {&a, &dense});
 }

@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "ops/sparse/coalesce.h"
 #include "tensor/call.h"
+#include "tensor/defined.h"
 #include "tutti/operator.h"
 
 namespace tutti {
@@ -284,7 +285,10 @@ const Operator sparse_gather_op{
     .sparse = true,
 };
 
-void check_sparse(const Tensor& x, const char* name) { check<ValueError>(x.is_sparse(), name, "{} is not sparse", x); }
+void check_sparse(const Tensor& x, const char* name) {
+  check_defined(x, name);
+  check<ValueError>(x.is_sparse(), name, "{} is not sparse", x);
+}
 
 void check_positions(const Shape& sizes) {
   unsigned __int128 product = 1;
@@ -315,6 +319,8 @@ Tensor sparse_copy(const Tensor& x, DType dtype, Device device) {
 }
 
 Tensor sparse_coo(const Tensor& indices, const Tensor& values, const Shape& sizes) {
+  check_defined(indices, "sparse_coo");
+  check_defined(values, "sparse_coo");
   constexpr auto name = "sparse_coo";
   check<ShapeError>(indices.dim() == 2 && indices.dtype() == DType::i64, name,
                     "needs i64 indices of shape [sparse dims, entries], not {}", indices);
@@ -334,9 +340,13 @@ Tensor sparse_coo(const Tensor& indices, const Tensor& values, const Shape& size
   return call(sparse_coo_op, {&indices, &values}, attributes(a));
 }
 
-Tensor to_dense(const Tensor& x) { return x.is_sparse() ? call(to_dense_op, {&x}) : x; }
+Tensor to_dense(const Tensor& x) {
+  check_defined(x, "to_dense");
+  return x.is_sparse() ? call(to_dense_op, {&x}) : x;
+}
 
 Tensor to_sparse(const Tensor& x, std::optional<int64_t> sparse_dims) {
+  check_defined(x, "to_sparse");
   SparseDims a{sparse_dims.value_or(x.is_sparse() ? sparse_parts(x).indices.size(0) : x.dim())};
   check<ValueError>(a.count >= 0 && a.count <= x.dim(), "to_sparse", "{} has {} dims; {} of them cannot be sparse", x,
                     x.dim(), a.count);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
 
@@ -14,7 +15,7 @@ size_t position(int64_t dim) { return static_cast<size_t>(dim); }
 Shape different_dims(const Tensor& x, const Shape& dims, const char* name) {
   Shape seen(x.sizes().size(), 0), result;
   for (int64_t d : dims) {
-    int64_t w = wrap_dim(d, x.dim(), name);
+    int64_t w = wrap_dim(d, x, name);
     check<ShapeError>(x.dim() > 0 && seen[position(w)]++ == 0, name,
                       "dim {} of {} is given twice, or there is none: {}", d, x, dims);
     result.push_back(w);
@@ -25,6 +26,7 @@ Shape different_dims(const Tensor& x, const Shape& dims, const char* name) {
 }  // namespace
 
 Tensor movedim(const Tensor& x, const Shape& from, const Shape& to) {
+  check_defined(x, "movedim");
   check<ShapeError>(from.size() == to.size(), "movedim", "{} dims cannot go to {} places: {}, {}", from.size(),
                     to.size(), from, to);
   Shape source = different_dims(x, from, "movedim"), target = different_dims(x, to, "movedim");
@@ -39,6 +41,7 @@ Tensor movedim(const Tensor& x, const Shape& from, const Shape& to) {
 }
 
 Tensor tile(const Tensor& x, const Shape& repeats) {
+  check_defined(x, "tile");
   Shape all = repeats;
   while (all.size() < x.sizes().size()) all.insert(0, 1);
   for (int64_t r : repeats) check<ValueError>(r >= 0, "tile", "repeats must not be negative: {}", repeats);
@@ -46,6 +49,7 @@ Tensor tile(const Tensor& x, const Shape& repeats) {
 }
 
 Tensor diag(const Tensor& x, int64_t offset) {
+  check_defined(x, "diag");
   check<ShapeError>(x.dim() == 1 || x.dim() == 2, "diag", "takes a list or a matrix, not {}", x);
   if (x.dim() == 2) return clone(diagonal(x, offset));
   int64_t n = x.size(0) + std::abs(offset);
@@ -59,6 +63,7 @@ TensorList meshgrid(const TensorList& lists, bool by_columns) {
   // The dim along which list k varies.
   auto dim_of = [&](size_t k) { return by_columns && lists.size() > 1 && k < 2 ? 1 - k : k; };
   Shape sizes(lists.size(), 1);
+  for (auto& list : lists) check_defined(list, "meshgrid");
   for (size_t k = 0; k < lists.size(); ++k) {
     check<ShapeError>(lists[k].dim() <= 1, "meshgrid", "input {} must be a list (one dim), not {}", k, lists[k]);
     check<DTypeError>(lists[k].dtype() == lists[0].dtype(), "meshgrid", "{} and {} differ in dtype", lists[0],

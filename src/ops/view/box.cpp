@@ -38,7 +38,7 @@ void move_run(B* to, int64_t to_stride, const B* from, int64_t from_stride, int6
     if (stream)
       stream_copy(to, from, bytes);
     else
-      std::memcpy(to, from, bytes);
+      shifted_copy(to, from, bytes);
   } else if (to_stride == 1 && from_stride == 0) {
     std::fill(to, to + count, *from);
   } else {

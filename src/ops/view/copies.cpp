@@ -2,7 +2,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/parallel.h"
+#include "base/stream.h"
 #include "ops/view/box.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -31,6 +34,8 @@ struct Target {
   TUTTI_FIELDS(dtype)
 };
 
+constexpr int64_t kShortRow = 65536;  // bytes
+
 size_t position(int64_t dim) { return static_cast<size_t>(dim); }
 
 void check_strided(const Tensor& x, const char* name) {
@@ -41,6 +46,15 @@ void check_strided(const Tensor& x, const char* name) {
 void infer_same(const Call& c, std::span<TensorSpec> out) {
   check_strided(c.input(0), c.op.name);
   out[0] = {.sizes = c.input(0).sizes(), .dtype = c.input(0).dtype(), .device = c.input(0).device()};
+}
+
+// The same, and in the memory order of the input where that is dense: channels-last stays channels-last.
+void infer_like(const Call& c, std::span<TensorSpec> out) {
+  infer_same(c, out);
+  const Tensor& x = c.input(0);
+  if (x.is_contiguous() || !is_dense(x.sizes(), x.strides())) return;
+  out[0].strides = x.strides();
+  out[0].strided = true;
 }
 
 // A box that copies all of x into a tensor of the same shape.
@@ -54,7 +68,7 @@ BoxDims whole(const Tensor& to, const Tensor& from) {
 
 const Operator flip_op{
     .name = "flip",
-    .infer = infer_same,
+    .infer = infer_like,
     .cpu =
         [](const Call& c) {
           const Tensor &x = c.input(0), &out = c.output();
@@ -91,12 +105,40 @@ void roll_from(const Call& c, size_t which, const BoxDims& dims, int64_t to, int
   roll_from(c, which + 1, part, to, from + (size - shift) * x.stride(dim));
 }
 
+// Short rows, from the last rolled dim on, are written as a whole, both of their parts, each where it belongs: boxes of
+// all first parts and then of all second ones would go through the memory twice, by pieces of cache lines.
+bool roll_rows(const Call& c) {
+  const auto& a = c.as<Shifts>();
+  const Tensor &x = c.input(0), &out = c.output();
+  if (a.dims.empty() || !x.is_contiguous() || !out.is_contiguous()) return false;
+  size_t last = position(a.dims.back());
+  auto inner = static_cast<int64_t>(x.element_size());
+  for (size_t d = last + 1; d < x.sizes().size(); ++d) inner *= x.sizes()[d];
+  int64_t row = inner * x.sizes()[last], cut = inner * a.shifts.back(), rows = 1;
+  if (row > kShortRow) return false;
+  Shape shifts(last, 0);
+  for (size_t i = 0; i + 1 < a.dims.size(); ++i) shifts[position(a.dims[i])] = a.shifts[i];
+  for (size_t d = 0; d < last; ++d) rows *= x.sizes()[d];
+  const std::byte* from = bytes_of(x);
+  std::byte* to = bytes_of(out);
+  parallel_for(rows, std::max<int64_t>(1, kShortRow / row), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t rest = i, source = 0, step = 1;
+      for (size_t d = last; d-- > 0; rest /= x.sizes()[d], step *= x.sizes()[d])
+        source += (rest % x.sizes()[d] + x.sizes()[d] - shifts[d]) % x.sizes()[d] * step;
+      shifted_copy(to + i * row, from + source * row + row - cut, static_cast<size_t>(cut));
+      shifted_copy(to + i * row + cut, from + source * row, static_cast<size_t>(row - cut));
+    }
+  });
+  return true;
+}
+
 const Operator roll_op{
     .name = "roll",
-    .infer = infer_same,
+    .infer = infer_like,
     .cpu =
         [](const Call& c) {
-          if (c.input(0).numel() > 0) roll_from(c, 0, whole(c.output(), c.input(0)), 0, 0);
+          if (c.input(0).numel() > 0 && !roll_rows(c)) roll_from(c, 0, whole(c.output(), c.input(0)), 0, 0);
         },
     .gradient =
         [](GradientCall& c) {
@@ -213,7 +255,7 @@ const Operator view_dtype_op{
 Shape wrap_dims(const Shape& dims, const Tensor& x, const char* name) {
   Shape wrapped, seen(std::max<size_t>(x.sizes().size(), 1), 0);
   for (int64_t d : dims) {
-    int64_t w = wrap_dim(d, x.dim(), name);
+    int64_t w = wrap_dim(d, x, name);
     check<ValueError>(seen[position(w)]++ == 0, name, "dim {} of {} is given twice: {}", d, x, dims);
     if (x.dim() > 0) wrapped.push_back(w);
   }
@@ -223,6 +265,7 @@ Shape wrap_dims(const Shape& dims, const Tensor& x, const char* name) {
 }  // namespace
 
 Tensor flip(const Tensor& x, const Shape& dims) {
+  check_defined(x, "flip");
   Dims a{wrap_dims(dims, x, "flip")};
   if (dims.empty())
     for (int64_t d = 0; d < x.dim(); ++d) a.dims.push_back(d);
@@ -230,6 +273,7 @@ Tensor flip(const Tensor& x, const Shape& dims) {
 }
 
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
+  check_defined(x, "roll");
   if (dims.empty()) {
     check<ValueError>(shifts.size() == 1, "roll", "without dims there must be one shift, not {}", shifts);
     return x.dim() == 1 ? roll(x, shifts, 0) : reshape(roll(reshape(x, {-1}), shifts, 0), x.sizes());
@@ -238,7 +282,7 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
                     dims.size(), shifts, dims);
   Shape total(std::max<size_t>(x.sizes().size(), 1), 0);
   for (size_t i = 0; i < dims.size(); ++i) {
-    int64_t d = wrap_dim(dims[i], x.dim(), "roll"), size = x.dim() == 0 ? 1 : x.size(d);
+    int64_t d = wrap_dim(dims[i], x, "roll"), size = x.dim() == 0 ? 1 : x.size(d);
     if (size == 0) continue;
     // Both within (-size, size), so that the sum cannot overflow.
     total[position(d)] = (total[position(d)] + shifts[i] % size + size) % size;
@@ -253,6 +297,7 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
 }
 
 Tensor repeat(const Tensor& x, const Shape& repeats) {
+  check_defined(x, "repeat");
   check<ShapeError>(repeats.size() >= x.sizes().size(), "repeat", "{} has {} dims, but only {} repeats were given: {}",
                     x, x.dim(), repeats.size(), repeats);
   for (int64_t r : repeats) check<ValueError>(r >= 0, "repeat", "repeats must not be negative: {}", repeats);
@@ -261,13 +306,15 @@ Tensor repeat(const Tensor& x, const Shape& repeats) {
 }
 
 Tensor repeat_interleave(const Tensor& x, int64_t repeats, int64_t dim) {
+  check_defined(x, "repeat_interleave");
   check<ValueError>(repeats >= 0, "repeat_interleave", "repeats must not be negative: {}", repeats);
   if (x.dim() == 0) return repeat_interleave(view(x, {1}), repeats, dim);
-  RepeatAlong a{wrap_dim(dim, x.dim(), "repeat_interleave"), repeats};
+  RepeatAlong a{wrap_dim(dim, x, "repeat_interleave"), repeats};
   return call(repeat_interleave_op, {&x}, attributes(a));
 }
 
 Tensor view_dtype(const Tensor& x, DType dtype) {
+  check_defined(x, "view_dtype");
   check_strided(x, "view_dtype");
   if (x.dtype() == dtype) return x;
   check<DTypeError>(dtype != DType::boolean, "view_dtype",

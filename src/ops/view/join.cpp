@@ -105,12 +105,15 @@ Tensor& cat_out(Tensor& out, const TensorList& tensors, int64_t dim) {
   check<ValueError>(!tensors.empty(), "cat", "needs at least one tensor");
   // An empty one-dimensional tensor fits everything, as a list that nothing has been put into yet.
   TensorList kept;
-  for (auto& t : tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& t = tensors[i];
+    check<ValueError>(t.defined(), "cat", "tensor {} of {} is undefined: it was never given a value", i,
+                      tensors.size());
     check<ShapeError>(t.dim() > 0, "cat", "{} is zero-dimensional; stack() makes a dim for such", t);
     if (!(t.dim() == 1 && t.numel() == 0)) kept.push_back(t);
   }
   const TensorList& list = kept.empty() ? tensors : kept;
-  join(out, list, wrap_dim(dim, list[0].dim(), "cat"));
+  join(out, list, wrap_dim(dim, list[0], "cat"));
   return out;
 }
 
@@ -121,11 +124,16 @@ Tensor stack(const TensorList& tensors, int64_t dim) {
 
 Tensor& stack_out(Tensor& out, const TensorList& tensors, int64_t dim) {
   check<ValueError>(!tensors.empty(), "stack", "needs at least one tensor");
+  for (size_t i = 0; i < tensors.size(); ++i)
+    check<ValueError>(tensors[i].defined(), "stack", "tensor {} of {} is undefined: it was never given a value", i,
+                      tensors.size());
   dim = wrap_dim(dim, tensors[0].dim() + 1, "stack");
   TensorList rows;
   for (size_t i = 0; i < tensors.size(); ++i) {
     check<ShapeError>(tensors[i].sizes() == tensors[0].sizes(), "stack",
                       "tensor {}, {}, has not the shape of the first, {}", i, tensors[i], tensors[0]);
+    check<DeviceError>(tensors[i].device() == tensors[0].device(), "stack",
+                       "tensor {}, {}, and the first, {}, are on different devices", i, tensors[i], tensors[0]);
     rows.push_back(unsqueeze(tensors[i], dim));
   }
   join(out, rows, dim);

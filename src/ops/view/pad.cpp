@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "ops/view/box.h"
 #include "tensor/convert.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -203,6 +204,7 @@ void check_reach(const Tensor& x, size_t d, int64_t pad, PadMode mode) {
 }  // namespace
 
 Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, double value) {
+  check_defined(x, "pad");
   size_t n = x.sizes().size();
   check<ValueError>(pads.size() % 2 == 0 && pads.size() <= 2 * n, "pad",
                     "{} has {} dims, so pads are up to {} numbers, two a dim from the last on, not {}", x, n, 2 * n,

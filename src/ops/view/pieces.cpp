@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -73,7 +74,7 @@ TensorList pieces(const Tensor& x, const Shape& lengths, int64_t dim, bool drops
 }  // namespace
 
 TensorList split(const Tensor& x, const Shape& lengths, int64_t dim) {
-  dim = wrap_dim(dim, x.dim(), "split");
+  dim = wrap_dim(dim, x, "split");
   int64_t total = 0;
   for (int64_t l : lengths) total += l;
   check<ShapeError>(x.dim() > 0 && total == x.size(dim), "split",
@@ -84,7 +85,7 @@ TensorList split(const Tensor& x, const Shape& lengths, int64_t dim) {
 }
 
 TensorList split(const Tensor& x, int64_t length, int64_t dim) {
-  dim = wrap_dim(dim, x.dim(), "split");
+  dim = wrap_dim(dim, x, "split");
   check<ValueError>(x.dim() > 0 && length > 0, "split", "cannot split {} into pieces of {}", x, length);
   Shape lengths;
   int64_t size = x.size(dim);
@@ -94,6 +95,7 @@ TensorList split(const Tensor& x, int64_t length, int64_t dim) {
 }
 
 TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
+  check_defined(x, "chunk");
   check<ShapeError>(x.dim() > 0, "chunk", "a zero-dimensional tensor has nothing to divide");
   check<ValueError>(chunks > 0, "chunk", "{} chunks asked for; give at least 1", chunks);
   int64_t size = x.size(dim);
@@ -101,8 +103,9 @@ TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
 }
 
 TensorList unbind(const Tensor& x, int64_t dim) {
+  check_defined(x, "unbind");
   check<ShapeError>(x.dim() > 0, "unbind", "{} is zero-dimensional and has no slices", x);
-  dim = wrap_dim(dim, x.dim(), "unbind");
+  dim = wrap_dim(dim, x, "unbind");
   return pieces(x, Shape(position(x.size(dim)), 1), dim, true);
 }
 

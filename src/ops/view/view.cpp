@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/sparse/sparse.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -356,11 +358,13 @@ const Operator unfold_op{
 }  // namespace
 
 Tensor view(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "view");
   Sizes a{complete_sizes(x, sizes, "view")};
   return call(view_op, {&x}, attributes(a));
 }
 
 Tensor reshape(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "reshape");
   Sizes a{complete_sizes(x, sizes, "reshape")};
   if (a.sizes == x.sizes()) return x;
   if (view_strides(impl(x), a.sizes)) return call(view_op, {&x}, attributes(a));
@@ -369,12 +373,13 @@ Tensor reshape(const Tensor& x, const Shape& sizes) {
 }
 
 Tensor permute(const Tensor& x, const Shape& dims) {
+  check_defined(x, "permute");
   check<ShapeError>(dims.size() == x.sizes().size(), "permute", "{} has {} dims, but {} were given: {}", x, x.dim(),
                     dims.size(), dims);
   Dims a;
   Shape seen(dims.size(), 0);
   for (int64_t d : dims) {
-    int64_t w = wrap_dim(d, x.dim(), "permute");
+    int64_t w = wrap_dim(d, x, "permute");
     check<ShapeError>(seen[position(w)]++ == 0, "permute", "dim {} is given twice: {}", d, dims);
     a.dims.push_back(w);
   }
@@ -382,15 +387,17 @@ Tensor permute(const Tensor& x, const Shape& dims) {
 }
 
 Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1) {
-  dim0 = wrap_dim(dim0, x.dim(), "transpose");
-  dim1 = wrap_dim(dim1, x.dim(), "transpose");
+  dim0 = wrap_dim(dim0, x, "transpose");
+  dim1 = wrap_dim(dim1, x, "transpose");
   if (x.dim() == 0) return x;
+  if (x.is_sparse()) return dim0 == dim1 ? x : sparse_transpose(x);
   Dims a;
   for (int64_t d = 0; d < x.dim(); ++d) a.dims.push_back(d == dim0 ? dim1 : d == dim1 ? dim0 : d);
   return call(permute_op, {&x}, attributes(a));
 }
 
 Tensor squeeze(const Tensor& x) {
+  check_defined(x, "squeeze");
   Shape sizes;
   for (int64_t s : x.sizes())
     if (s != 1) sizes.push_back(s);
@@ -398,12 +405,13 @@ Tensor squeeze(const Tensor& x) {
 }
 
 Tensor squeeze(const Tensor& x, int64_t dim) {
-  dim = wrap_dim(dim, x.dim(), "squeeze");
+  dim = wrap_dim(dim, x, "squeeze");
   if (x.dim() == 0 || x.size(dim) != 1) return x;
   return select(x, dim, 0);
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
+  check_defined(x, "unsqueeze");
   dim = wrap_dim(dim, x.dim() + 1, "unsqueeze");
   Shape sizes = x.sizes(), strides = x.strides();
   strides.insert(position(dim), dim < x.dim() ? sizes[position(dim)] * strides[position(dim)] : 1);
@@ -413,6 +421,7 @@ Tensor unsqueeze(const Tensor& x, int64_t dim) {
 }
 
 Tensor expand(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "expand");
   check<ShapeError>(sizes.size() >= x.sizes().size(), "expand", "{} has more dims than {}", x, sizes);
   Sizes a{sizes};
   size_t missing = sizes.size() - x.sizes().size();
@@ -428,9 +437,10 @@ Tensor expand(const Tensor& x, const Shape& sizes) {
 }
 
 Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step) {
+  check_defined(x, "slice");
   check<ShapeError>(x.dim() > 0, "slice", "a zero-dimensional tensor has nothing to slice");
   check<ValueError>(step > 0, "slice", "step must be positive, not {}; flip() reverses", step);
-  dim = wrap_dim(dim, x.dim(), "slice");
+  dim = wrap_dim(dim, x, "slice");
   int64_t size = x.size(dim);
   auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + size : v, 0, size); };
   int64_t from = clamp(start.value_or(0)), to = std::max(from, clamp(stop.value_or(size)));
@@ -440,8 +450,9 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
 }
 
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  check_defined(x, "narrow");
   check<ShapeError>(x.dim() > 0, "narrow", "a zero-dimensional tensor has nothing to narrow");
-  dim = wrap_dim(dim, x.dim(), "narrow");
+  dim = wrap_dim(dim, x, "narrow");
   int64_t size = x.size(dim), from = start < 0 ? start + size : start;
   check<IndexError>(from >= 0 && length >= 0 && from <= size && length <= size - from, "narrow",
                     "[{}, {}+{}) is outside of dim {} of {}", start, start, length, dim, x);
@@ -450,8 +461,9 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
 }
 
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
+  check_defined(x, "select");
   check<ShapeError>(x.dim() > 0, "select", "a zero-dimensional tensor cannot be indexed; use item()");
-  dim = wrap_dim(dim, x.dim(), "select");
+  dim = wrap_dim(dim, x, "select");
   int64_t size = x.size(dim);
   check<IndexError>(index >= -size && index < size, "select", "index {} is out of range for dim {} of {}: use {} to {}",
                     index, dim, x, -size, size - 1);
@@ -460,9 +472,10 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
 }
 
 Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
+  check_defined(x, "flatten");
   if (x.dim() == 0) return view(x, {1});
-  start = wrap_dim(start, x.dim(), "flatten");
-  end = wrap_dim(end, x.dim(), "flatten");
+  start = wrap_dim(start, x, "flatten");
+  end = wrap_dim(end, x, "flatten");
   check<ValueError>(start <= end, "flatten", "start {} comes after end {}", start, end);
   Shape sizes;
   int64_t merged = 1;
@@ -477,6 +490,7 @@ Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
 }
 
 Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, std::optional<int64_t> offset) {
+  check_defined(x, "as_strided");
   check<ShapeError>(sizes.size() == strides.size(), "as_strided", "sizes {} and strides {} differ in length", sizes,
                     strides);
   for (int64_t s : strides) check<ValueError>(s >= 0, "as_strided", "strides must not be negative: {}", strides);
@@ -491,8 +505,8 @@ Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, std
 }
 
 Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
-  dim1 = wrap_dim(dim1, x.dim(), "diagonal");
-  dim2 = wrap_dim(dim2, x.dim(), "diagonal");
+  dim1 = wrap_dim(dim1, x, "diagonal");
+  dim2 = wrap_dim(dim2, x, "diagonal");
   check<ValueError>(x.dim() >= 2 && dim1 != dim2, "diagonal", "needs two different dims of {}, not {} and {}", x, dim1,
                     dim2);
   Diagonal a{offset, dim1, dim2};
@@ -500,7 +514,7 @@ Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
 }
 
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
-  dim = wrap_dim(dim, x.dim(), "unfold");
+  dim = wrap_dim(dim, x, "unfold");
   check<ValueError>(x.dim() > 0 && size >= 0 && size <= x.size(dim) && step > 0, "unfold",
                     "windows of {} every {} do not fit dim {} of {}", size, step, dim, x);
   Windows a{dim, size, step};
@@ -519,19 +533,36 @@ Shape broadcast_shapes(const Shape& a, const Shape& b) {
   return result;
 }
 
+namespace {
+bool broadcasts(const Shape& a, const Shape& b) {
+  for (size_t i = 1; i <= std::min(a.size(), b.size()); ++i) {
+    int64_t x = a[a.size() - i], y = b[b.size() - i];
+    if (x != y && x != 1 && y != 1) return false;
+  }
+  return true;
+}
+}  // namespace
+
 TensorList broadcast_tensors(const TensorList& tensors) {
   Shape sizes;
-  for (auto& t : tensors) sizes = broadcast_shapes(sizes, t.sizes());
+  for (auto& t : tensors) {
+    check_defined(t, "broadcast_tensors");
+    check<ShapeError>(broadcasts(sizes, t.sizes()), "broadcast_tensors",
+                      "{} does not broadcast with those before it, which give {}: sizes must be equal or 1", t, sizes);
+    sizes = broadcast_shapes(sizes, t.sizes());
+  }
   TensorList result;
   for (auto& t : tensors) result.push_back(expand(t, sizes));
   return result;
 }
 
 Tensor sum_to(const Tensor& x, const Shape& sizes) {
+  check_defined(x, "sum_to");
   if (x.sizes() == sizes) return x;
   size_t missing = x.sizes().size() - sizes.size();
-  check<ShapeError>(sizes.size() <= x.sizes().size() && broadcast_shapes(x.sizes(), sizes) == x.sizes(), "sum_to",
-                    "{} cannot be summed to {}", x, sizes);
+  bool fits = sizes.size() <= x.sizes().size() && broadcasts(x.sizes(), sizes) &&
+              broadcast_shapes(x.sizes(), sizes) == x.sizes();
+  check<ShapeError>(fits, "sum_to", "{} cannot be summed to {}", x, sizes);
   Shape dims;
   for (size_t d = 0; d < x.sizes().size(); ++d)
     if (d < missing || (sizes[d - missing] == 1 && x.sizes()[d] != 1)) dims.push_back(static_cast<int64_t>(d));

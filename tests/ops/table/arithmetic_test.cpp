@@ -26,7 +26,7 @@ const bool arithmetic = add_rows({
     POINTWISE(clamp).on({{-2, 2}, {-1, -0.2}, {0.2, 1}}),
     POINTWISE(clamp_min).any_zero(),
     POINTWISE(clamp_max).any_zero(),
-    POINTWISE(lerp).on({{-2, 2}, {-2, 2}, {-0.3, 1.3}}),
+    POINTWISE(lerp).takes(kNumber).on({{-2, 2}, {-2, 2}, {-0.3, 1.3}}),
     POINTWISE(addcmul).takes(kNumber),
     POINTWISE(addcdiv).takes(kNumber).on({{-2, 2}, {-2, 2}, {0.5, 2}, {-2, 2}}),
     POINTWISE(hypot),

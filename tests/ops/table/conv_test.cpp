@@ -14,7 +14,7 @@ Row conv(const char* name, F f, std::vector<Sample> samples, Options options,
          std::source_location where = std::source_location::current()) {
   auto body = [=](In x) -> Out { return {f(x[0], x[1], x.size() > 2 ? x[2] * 1 : Tensor(), options)}; };
   // Sums of many products of numbers that were rounded to half precision, one of them in steps.
-  return row(name, body, std::move(samples), where).takes(kFloat).loose(1, 8);
+  return row(name, body, std::move(samples), where).takes(kFloat).loose(1, 8).speaks_of("mul");
 }
 Row forward(const char* name, Convolve f, std::vector<Sample> samples, const ConvOptions& options = {},
             std::source_location where = std::source_location::current()) {

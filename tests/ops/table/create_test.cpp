@@ -31,6 +31,7 @@ const bool conversion = add_rows({
         .takes(kNumber)
         .chooses_dtype(),
     row("copy_to", [](In x) -> Out { return {copy_to(x[0], x[0].device())}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}})
+        .speaks_of("device")
         .takes(kNumber),
     row("clone", [](In x) -> Out { return {clone(x[0])}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}}).takes(kNumber),
     row("clone.channels_last", [](In x) -> Out { return {clone(x[0], MemoryFormat::channels_last)}; },
@@ -60,13 +61,25 @@ Tensor two_entries(In x) { return sparse_coo(tensor({{2, 0}, {0, 1}}, {i64}).to(
 Tensor three_entries(In x) { return sparse_coo(tensor({{0, 2, 0}, {1, 0, 1}}, {i64}).to(x[0].device()), x[0], {3, 2}); }
 
 const bool sparse = add_rows({
-    row("sparse_coo", [](In x) -> Out { return {to_dense(three_entries(x))}; }, {{value({3})}}).takes(kNumber),
-    row("to_dense", [](In x) -> Out { return {to_dense(coalesce(three_entries(x)))}; }, {{value({3})}}).takes(kNumber),
+    row("sparse_coo", [](In x) -> Out { return {to_dense(three_entries(x))}; }, {{value({3})}})
+        .takes(kNumber)
+        .speaks_of("device"),
+    row("to_dense", [](In x) -> Out { return {to_dense(coalesce(three_entries(x)))}; }, {{value({3})}})
+        .speaks_of("sparse_coo")
+        .speaks_of("device")
+        .takes(kNumber),
     row("coalesce", [](In x) -> Out { return {sparse_values(coalesce(three_entries(x)))}; }, {{value({3})}})
+        .speaks_of("sparse_coo")
+        .speaks_of("device")
         .takes(kNumber)
         .bounded(),
-    row("sparse_values", [](In x) -> Out { return {sparse_values(two_entries(x))}; }, {{value({2})}}).takes(kNumber),
+    row("sparse_values", [](In x) -> Out { return {sparse_values(two_entries(x))}; }, {{value({2})}})
+        .speaks_of("sparse_coo")
+        .speaks_of("device")
+        .takes(kNumber),
     row("sparse_indices", [](In x) -> Out { return {sparse_indices(coalesce(three_entries(x)))}; }, {{value({3})}})
+        .speaks_of("sparse_coo")
+        .speaks_of("device")
         .takes(kNumber)
         .no_gradient()
         .bounded(),

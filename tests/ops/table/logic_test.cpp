@@ -5,24 +5,24 @@ namespace tutti::test {
 namespace {
 
 const bool comparisons = add_rows({
-    POINTWISE_PURE(eq).takes(kNumber).no_gradient(),
-    POINTWISE_PURE(ne).takes(kNumber).no_gradient(),
-    POINTWISE_PURE(lt).no_gradient(),
-    POINTWISE_PURE(le).no_gradient(),
-    POINTWISE_PURE(gt).no_gradient(),
-    POINTWISE_PURE(ge).no_gradient(),
+    POINTWISE(eq).takes(kNumber).no_gradient(),
+    POINTWISE(ne).takes(kNumber).no_gradient(),
+    POINTWISE(lt).no_gradient(),
+    POINTWISE(le).no_gradient(),
+    POINTWISE(gt).no_gradient(),
+    POINTWISE(ge).no_gradient(),
     POINTWISE_PURE(isnan).takes(kNumber).no_gradient(),
     POINTWISE_PURE(isinf).takes(kNumber).no_gradient(),
     POINTWISE_PURE(isfinite).takes(kNumber).no_gradient(),
     POINTWISE_PURE(signbit).no_gradient(),
-    POINTWISE_PURE(isclose).no_gradient().on({{-2, 2}, {-2, 2}, {0.1, 0.3}, {0.1, 0.5}}),
+    POINTWISE_PURE(isclose).takes(kNumber).no_gradient().on({{-2, 2}, {-2, 2}, {0.1, 0.3}, {0.1, 0.5}}),
 });
 
 const bool logic = add_rows({
-    POINTWISE_PURE(logical_and).takes(kNumber).no_gradient(),
-    POINTWISE_PURE(logical_or).takes(kNumber).no_gradient(),
-    POINTWISE_PURE(logical_xor).takes(kNumber).no_gradient(),
-    POINTWISE_PURE(logical_not).takes(kNumber).no_gradient(),
+    POINTWISE(logical_and).takes(kNumber).no_gradient(),
+    POINTWISE(logical_or).takes(kNumber).no_gradient(),
+    POINTWISE(logical_xor).takes(kNumber).no_gradient(),
+    POINTWISE(logical_not).takes(kNumber).no_gradient(),
     POINTWISE(bitwise_and).takes(kBool | kInt).no_gradient().on({{-60, 60}, {-60, 60}}),
     POINTWISE(bitwise_or).takes(kBool | kInt).no_gradient().on({{-60, 60}, {-60, 60}}),
     POINTWISE(bitwise_xor).takes(kBool | kInt).no_gradient().on({{-60, 60}, {-60, 60}}),

@@ -9,7 +9,13 @@ namespace {
 // The gradients of normalised values are differences of sums: halves lose more there.
 Row norm(const char* name, Body body, std::vector<Sample> samples,
          std::source_location where = std::source_location::current()) {
-  return row(name, std::move(body), std::move(samples), where).takes(kFloat).loose(1, 8);
+  return row(name, std::move(body), std::move(samples), where)
+      .takes(kFloat)
+      .loose(1, 8)
+      .speaks_of("mul")
+      .speaks_of("dim")
+      .speaks_of("size")
+      .speaks_of("detach");
 }
 
 const bool rows = add_rows({

@@ -29,6 +29,8 @@ const bool reductions = add_rows({
     row("prod.zeros",
         [](In x) -> Out { return {prod(x[0] * tensor({{1, 0, 1}, {0, 1, 0}}, {i64}).to(x[0].device()), 1)}; },
         {{value({2, 3}, {0.5, 2})}})
+        .speaks_of("mul")
+        .speaks_of("device")
         .takes(kNumber),
     row("amax", [](In x) -> Out { return {amax(x[0]), amax(x[0], {0, 2}), amax(x[0], -1, true)}; },
         {{value({2, 3, 2})}}),

@@ -46,7 +46,7 @@ const bool views = add_rows({
         .takes(kNumber),
     row("as_strided", [](In x) -> Out { return {as_strided(x[0], {3, 2}, {2, 1}, 1)}; }, {{value({2, 4})}})
         .takes(kNumber)
-        .contiguous_only(),
+        .sees_strides(),
     row("diagonal", [](In x) -> Out { return {diagonal(x[0], 1, -1, 0), diagonal(x[0], -1)}; }, {{value({4, 2, 3})}})
         .takes(kNumber),
     row("unfold", [](In x) -> Out { return {unfold(x[0], 1, 3, 2)}; }, {{value({2, 7})}, {value({2, 4, 2})}})

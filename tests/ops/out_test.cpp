@@ -1,0 +1,203 @@
+// Forms that write into given tensors: each f_out gives what f gives, each f_ what f gives, with its gradient.
+#include "tests/support/expect.h"
+#include "tutti/autograd.h"
+#include "tutti/random.h"
+
+namespace tutti {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+using namespace test;  // NOLINT
+
+using Write = std::function<void(Tensor&)>;
+
+// Writes into an undefined tensor, a fresh one, a strided one and one of a wider dtype; refuses a wrong shape.
+void expect_out(const char* name, const Tensor& expected, const Write& write) {
+  SCOPED_TRACE(name);
+  Tensor undefined;
+  write(undefined);
+  EXPECT_TRUE(equal(undefined, expected)) << undefined << expected;
+  Tensor given = full_like(expected, 1), alias = given;
+  uint64_t version = given.version();
+  write(given);
+  EXPECT_TRUE(equal(alias, expected)) << "the result is not in the given tensor";
+  EXPECT_GT(alias.version(), version);
+  Shape doubled = expected.sizes();
+  doubled.push_back(2);
+  Tensor stepped = empty(doubled, {expected.dtype()}).select(-1, 1), view = stepped;
+  write(view);
+  EXPECT_TRUE(equal(stepped, expected));
+  if (expected.dtype() == f32) {
+    Tensor wide = empty(expected.sizes(), f64), same = wide;
+    write(wide);
+    EXPECT_TRUE(equal(same, expected.to(f64)));
+    Tensor whole = empty(expected.sizes(), i64);
+    EXPECT_THROW(write(whole), DTypeError);
+  }
+  Tensor wrong = empty({7, 7, 7}, {expected.dtype()});
+  EXPECT_THROW(write(wrong), ShapeError);
+}
+
+TEST(OutForms, Reductions) {
+  manual_seed(2);
+  Tensor x = randn({3, 4}), b = x > 0, cube = randn({2, 3, 4});
+  expect_out("prod", prod(x, 1), [&](Tensor& out) { prod_out(out, x, 1); });
+  expect_out("amax", amax(cube, {0, 2}), [&](Tensor& out) { amax_out(out, cube, {0, 2}); });
+  expect_out("amin", amin(x, 0, true), [&](Tensor& out) { amin_out(out, x, 0, true); });
+  expect_out("argmin", argmin(x, 1), [&](Tensor& out) { argmin_out(out, x, 1); });
+  expect_out("argmin of all", argmin(x), [&](Tensor& out) { argmin_out(out, x); });
+  expect_out("all", all(b, 1), [&](Tensor& out) { all_out(out, b, 1); });
+  expect_out("any", any(b), [&](Tensor& out) { any_out(out, b); });
+  for (double p : {0.0, 1.0, 2.0, 3.0}) expect_out("norm", norm(x, p, 1), [&](Tensor& out) { norm_out(out, x, p, 1); });
+  expect_out("var", var(x, 1, false, 0), [&](Tensor& out) { var_out(out, x, 1, false, 0); });
+  expect_out("stddev", stddev(x, 0), [&](Tensor& out) { stddev_out(out, x, 0); });
+  expect_out("logsumexp", logsumexp(x, {0, 1}), [&](Tensor& out) { logsumexp_out(out, x, {0, 1}); });
+  expect_out("cumprod", cumprod(x, 0), [&](Tensor& out) { cumprod_out(out, x, 0); });
+  expect_out("cumprod of a number", cumprod(x[0][0], 0), [&](Tensor& out) { cumprod_out(out, x[0][0], 0); });
+  expect_out("log_softmax", log_softmax(x, 1), [&](Tensor& out) { log_softmax_out(out, x, 1); });
+  expect_out("log_softmax of a number", log_softmax(x[0][0], 0),
+             [&](Tensor& out) { log_softmax_out(out, x[0][0], 0); });
+  Tensor z = complex(randn({3, 4}), randn({3, 4}));
+  Tensor into = empty({3});
+  EXPECT_TRUE(equal(var_out(into, z, 1), var(z, 1)));
+  EXPECT_TRUE(equal(stddev_out(into, z, 1), stddev(z, 1)));
+  EXPECT_TRUE(equal(norm_out(into, z, 2, 1), norm(z, 2, 1)));
+}
+
+TEST(OutForms, MoreProducts) {
+  manual_seed(1);
+  Tensor a = randn({2, 3}), b = randn({3, 4}), v = randn({3}), w = randn({3});
+  Tensor p = randn({2, 2, 3}), q = randn({2, 3, 2}), c = randn({2, 2, 2}), m = randn({2, 4});
+  expect_out("mv", mv(a, v), [&](Tensor& out) { mv_out(out, a, v); });
+  expect_out("dot", dot(v, w), [&](Tensor& out) { dot_out(out, v, w); });
+  expect_out("outer", outer(v, w), [&](Tensor& out) { outer_out(out, v, w); });
+  expect_out("baddbmm", baddbmm(c, p, q, 2, 0.5), [&](Tensor& out) { baddbmm_out(out, c, p, q, 2, 0.5); });
+  Tensor sum = m.clone(), batches = c.clone();
+  EXPECT_TRUE(sum.addmm_(a, b, 0.5, 2).is_same(sum));
+  EXPECT_TRUE(equal(sum, m.addmm(a, b, 0.5, 2)));
+  EXPECT_TRUE(equal(m.addmm(a, b), addmm(m, a, b)));
+  EXPECT_TRUE(equal(batches.baddbmm_(p, q), c.baddbmm(p, q)));
+  EXPECT_TRUE(equal(c.baddbmm(p, q), baddbmm(c, p, q)));
+}
+
+TEST(OutForms, Indexing) {
+  manual_seed(3);
+  Tensor x = randn({3, 4}), i = tensor({{0, 2}, {1, 1}, {3, 0}}), list = tensor({2, 0}), mask = x > 0;
+  Tensor source = randn({3, 2});
+  expect_out("gather", gather(x, 1, i), [&](Tensor& out) { gather_out(out, x, 1, i); });
+  expect_out("scatter", scatter(x, 1, i, source), [&](Tensor& out) { scatter_out(out, x, 1, i, source); });
+  expect_out("scatter_add", scatter_add(x, 1, i, source), [&](Tensor& out) { scatter_add_out(out, x, 1, i, source); });
+  expect_out("index_select", index_select(x, 1, list), [&](Tensor& out) { index_select_out(out, x, 1, list); });
+  expect_out("masked_select", masked_select(x, mask), [&](Tensor& out) { masked_select_out(out, x, mask); });
+  expect_out("tril", tril(x), [&](Tensor& out) { tril_out(out, x); });
+  expect_out("triu", triu(x, 1), [&](Tensor& out) { triu_out(out, x, 1); });
+}
+
+TEST(OutForms, ValuesAndIndices) {
+  manual_seed(4);
+  Tensor x = randn({3, 4});
+  auto expect_both = [&](const ValuesIndices& expected, const std::function<void(ValuesIndices&)>& write) {
+    ValuesIndices fresh, given{empty_like(expected.values), empty_like(expected.indices)}, alias = given;
+    write(fresh);
+    EXPECT_TRUE(equal(fresh.values, expected.values) && equal(fresh.indices, expected.indices));
+    write(given);
+    EXPECT_TRUE(equal(alias.values, expected.values) && equal(alias.indices, expected.indices));
+    ValuesIndices half{empty_like(expected.values), {}};
+    write(half);
+    EXPECT_TRUE(equal(half.indices, expected.indices));
+    ValuesIndices wrong{empty({9}), {}};
+    EXPECT_THROW(write(wrong), ShapeError);
+  };
+  expect_both(sort(x, 0, true), [&](ValuesIndices& out) { sort_out(out, x, 0, true); });
+  expect_both(topk(x, 2), [&](ValuesIndices& out) { topk_out(out, x, 2); });
+  expect_both(max(x, 1), [&](ValuesIndices& out) { max_out(out, x, 1); });
+  expect_both(min(x, 0, true), [&](ValuesIndices& out) { min_out(out, x, 0, true); });
+}
+
+// What a form in place leaves, and its gradient, is that of the other form.
+void expect_in_place(const char* name, const Tensor& x, const std::function<Tensor(const Tensor&)>& f,
+                     const std::function<void(Tensor&)>& f_) {
+  SCOPED_TRACE(name);
+  Tensor leaf = x.clone().requires_grad_(), other = x.clone().requires_grad_();
+  Tensor expected = f(leaf), changed = other * 1, alias = changed;
+  f_(changed);
+  EXPECT_TRUE(equal(alias.detach(), expected.detach())) << alias << expected;
+  if (!expected.requires_grad()) return;
+  Tensor weights = randn(x.sizes(), x.dtype());
+  EXPECT_TRUE(allclose(grad(sum(changed * weights), other), grad(sum(expected * weights), leaf)));
+  Tensor turned = x.t().clone().t();
+  f_(turned);
+  EXPECT_TRUE(equal(turned, expected.detach()));
+}
+
+TEST(InPlaceForms, CarryGradients) {
+  manual_seed(5);
+  Tensor x = randn({3, 3}, f64), a = randn({3, 2}, f64), b = randn({2, 3}, f64);
+  expect_in_place("cumsum_", x, [](auto& t) { return cumsum(t, 1); }, [](Tensor& t) { t.cumsum_(1); });
+  expect_in_place("cumprod_", x, [](auto& t) { return cumprod(t, 0); }, [](Tensor& t) { t.cumprod_(0); });
+  expect_in_place("tril_", x, [](auto& t) { return tril(t); }, [](Tensor& t) { t.tril_(); });
+  expect_in_place("triu_", x, [](auto& t) { return triu(t, 1); }, [](Tensor& t) { t.triu_(1); });
+  expect_in_place("addmm_", x, [&](auto& t) { return addmm(t, a, b, 2, 3); }, [&](Tensor& t) { t.addmm_(a, b, 2, 3); });
+  Tensor whole = tensor({{1, 2}, {3, 4}}, i32);
+  EXPECT_THAT(values(cumsum_(whole, 0)), ElementsAre(1, 2, 4, 6));
+  EXPECT_EQ(whole.dtype(), i32);
+}
+
+TEST(InPlaceForms, OfComparisonsAndLogic) {
+  Tensor x = tensor({0.0, 1.0, 2.0}), y = tensor({1.0, 1.0, 1.0});
+  auto left = [&](Tensor& (*f_)(Tensor&, const Tensor&)) {
+    Tensor t = x.clone();
+    f_(t, y);
+    EXPECT_EQ(t.dtype(), f32);
+    return values(t);
+  };
+  EXPECT_THAT(left(eq_), ElementsAre(0, 1, 0));
+  EXPECT_THAT(left(ne_), ElementsAre(1, 0, 1));
+  EXPECT_THAT(left(lt_), ElementsAre(1, 0, 0));
+  EXPECT_THAT(left(le_), ElementsAre(1, 1, 0));
+  EXPECT_THAT(left(gt_), ElementsAre(0, 0, 1));
+  EXPECT_THAT(left(ge_), ElementsAre(0, 1, 1));
+  EXPECT_THAT(left(logical_and_), ElementsAre(0, 1, 1));
+  EXPECT_THAT(left(logical_or_), ElementsAre(1, 1, 1));
+  EXPECT_THAT(left(logical_xor_), ElementsAre(1, 0, 0));
+  EXPECT_THAT(values(x.clone().logical_not_()), ElementsAre(1, 0, 0));
+  Tensor mask = tensor({true, false});
+  EXPECT_THAT(values(mask.logical_and_(tensor({true, true}))), ElementsAre(1, 0));
+  EXPECT_THAT(values(mask.ne_(tensor({true, true}))), ElementsAre(0, 1));
+}
+
+TEST(InPlaceForms, Dropout) {
+  manual_seed(6);
+  Tensor x = randn({40, 5}, f64), kept = x.clone();
+  manual_seed(7);
+  Tensor expected = dropout(x, 0.3);
+  manual_seed(7);
+  EXPECT_TRUE(dropout_(x, 0.3).is_same(x));
+  EXPECT_TRUE(equal(x, expected));
+  EXPECT_FALSE(equal(x, kept));
+  EXPECT_TRUE(dropout_(kept, 0.3, false).is_same(kept));
+  Tensor leaf = randn({8}, {.requires_grad = true}), y = leaf * 1;
+  dropout_(y, 0.5);
+  EXPECT_TRUE(equal(grad(sum(y), leaf), where(y.detach() == 0, 0, full_like(y.detach(), 2))));
+  Tensor all = ones({3});
+  EXPECT_THAT(values(dropout_(all, 1)), ElementsAre(0, 0, 0));
+  EXPECT_THROW(dropout_(all, 1.5), ValueError);
+}
+
+TEST(InPlaceForms, RefuseLeaves) {
+  Tensor leaf = ones({2, 2}, {.requires_grad = true});
+  EXPECT_THAT(message_of<GradError>([&] { leaf.tril_(); }), StartsWith("tril:"));
+  EXPECT_THAT(message_of<GradError>([&] { leaf.cumsum_(0); }), StartsWith("cumsum:"));
+  EXPECT_THAT(message_of<GradError>([&] { leaf.eq_(1); }), StartsWith("eq:"));
+  EXPECT_THAT(message_of<GradError>([&] { leaf.masked_fill_(leaf.detach() > 0, 1); }), StartsWith("masked_fill_:"));
+  EXPECT_THAT(message_of<GradError>([&] { leaf.zero_(); }), StartsWith("zero_:"));
+  // Who changed what backward needs is said by the name that was called.
+  Tensor x = ones({2}, {.requires_grad = true}), y = x * 2, z = softmax(y, 0);
+  z.masked_fill_(tensor({true, false}), 0);
+  EXPECT_THAT(message_of<VersionError>([&] { sum(z).backward(); }), HasSubstr("masked_fill_"));
+}
+
+}  // namespace
+}  // namespace tutti
