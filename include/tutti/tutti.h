@@ -4,6 +4,7 @@
 #include "tutti/amp.h"            // IWYU pragma: export
 #include "tutti/autograd.h"       // IWYU pragma: export
 #include "tutti/comm.h"           // IWYU pragma: export
+#include "tutti/compile.h"        // IWYU pragma: export
 #include "tutti/context.h"        // IWYU pragma: export
 #include "tutti/data.h"           // IWYU pragma: export
 #include "tutti/dlpack.h"         // IWYU pragma: export

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -13,6 +14,8 @@ class LeafSink final : public GradientSink {
  public:
   void accumulate(const Tensor& leaf, Tensor gradient) override {
     bool recording = grad_enabled();
+    if (tracing()) [[unlikely]]
+      return accumulate_traced(leaf, gradient, recording);
     if (!recording) {
       std::lock_guard lock(autograd_mutex(impl(leaf)));
       Tensor& grad = autograd_meta(leaf).grad;
@@ -40,6 +43,17 @@ class LeafSink final : public GradientSink {
   void set_gradient(const Tensor& leaf, Tensor gradient) override { leaf.set_grad(gradient); }
 
  private:
+  // The same in steps that a tracer sees. It holds on to tensors, so that none is ever the leaf's to take.
+  static void accumulate_traced(const Tensor& leaf, const Tensor& gradient, bool recording) {
+    Tensor old = leaf.grad();
+    if (!old.defined()) {
+      leaf.set_grad(own(leaf, gradient, recording));
+    } else if (recording || old.is_sparse() || requires_grad(impl(old))) {
+      leaf.set_grad(old + gradient);
+    } else {
+      old.add_(gradient);
+    }
+  }
   // The gradient as it is if nobody else can see or change it, else a copy.
   static Tensor own(const Tensor& leaf, Tensor gradient, bool recording) {
     if (recording) return gradient;
@@ -55,6 +69,7 @@ class LeafSink final : public GradientSink {
     if (fits && mine && !requires_grad(g)) return gradient;
     Tensor copy = dense_leaf ? make_tensor(leaf.sizes(), leaf.strides(), gradient.dtype(), gradient.device())
                              : make_tensor(leaf.sizes(), gradient.dtype(), gradient.device());
+    if (Tracer* tracer = tracing()) tracer->made(copy);
     return copy.copy_(gradient.detach());
   }
 };

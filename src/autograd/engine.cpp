@@ -9,6 +9,7 @@
 #include "base/workers.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -80,7 +81,7 @@ void check_finite(const Node& node, const GradientBuffer& gradients) {
 void GraphTask::add_root(const Edge& edge, Tensor gradient) {
   if (edge.node) roots_.emplace_back(edge, std::move(gradient));
 }
-void GraphTask::capture(const Edge& edge) { captures_.push_back({edge.node, edge.output, {}}); }
+void GraphTask::capture(const Edge& edge) { captures_.push_back({edge.node, edge.output, {}, {}}); }
 void GraphTask::expect(const Ref<Node>& node) { expected_.push_back(node); }
 
 uint32_t GraphTask::find(const Node* node) const {
@@ -160,7 +161,9 @@ void GraphTask::push(uint32_t index) {
 
 void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_t sequence, uint32_t edge) {
   Pending& p = pending_[index];
-  if (gradient.defined()) {
+  if (apart(p)) [[unlikely]] {
+    p.arrivals.push_back({sequence, edge, output, std::move(gradient)});
+  } else if (gradient.defined()) {
     p.any = true;
     if (threaded_) {
       p.arrivals.push_back({sequence, edge, output, std::move(gradient)});
@@ -182,41 +185,62 @@ void GraphTask::settle(Pending& p) {
   p.arrivals.clear();
 }
 
+void GraphTask::keep_apart(Pending& p) {
+  if (threaded_)
+    std::sort(p.arrivals.begin(), p.arrivals.end(),
+              [](auto& a, auto& b) { return a.sequence != b.sequence ? a.sequence > b.sequence : a.edge < b.edge; });
+  for (auto& a : p.arrivals)
+    for (auto& c : captures_)
+      if (c.node == p.node && c.output == a.output) c.arrived.push_back(a.gradient);
+}
+
+void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const NodeRun& how) {
+  bool hooks = node.has_hooks() && !how.ends;
+  if (!how.ends) node.before(outputs);
+  if (hooks) {
+    Gradients list(outputs.begin(), outputs.end());
+    node.hooks().before.each([&](auto& hook) { hook(list); });
+    take_changed("register_pre_hook", outputs, list);
+    node.hooks().retain.each([&](auto& hook) { hook(list); });
+  }
+  if (how.seen) how.seen(outputs);
+  if (!how.needed) return;
+  Gradients seen;
+  if (node.has_hooks()) seen.assign(outputs.begin(), outputs.end());
+  if (Homes* homes = homes_of_pass(); homes && homes->any()) [[unlikely]]
+    homes->run(node, outputs, inputs);
+  else
+    node.run(outputs, inputs);
+  if (node.has_hooks()) {
+    Gradients list(inputs.begin(), inputs.end());
+    node.hooks().after.each([&](auto& hook) { hook(list, seen); });
+    take_changed("register_post_hook", inputs, list);
+  }
+  if (context().modes & kAnomalyMode) [[unlikely]]
+    check_finite(node, inputs);
+}
+
 void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   Pending& p = pending_[index];
   Ref<Node> node = p.node;
   bool any = p.any, needed = p.needed, captured = p.captured;
+  if (apart(p)) keep_apart(p);
   if (lock) lock->unlock();
   if (threaded_ && any) settle(p);
   GradientBuffer outputs = std::move(p.gradients);
   GradientBuffer inputs(node->edges.size());
   if (any) {
-    node->before(outputs);
-    if (node->has_hooks()) {
-      Gradients list(outputs.begin(), outputs.end());
-      node->hooks().before.each([&](auto& hook) { hook(list); });
-      take_changed("register_pre_hook", outputs, list);
-      node->hooks().retain.each([&](auto& hook) { hook(list); });
-    }
+    NodeRun how{.needed = needed, .ends = captured && !options_.captures_only};
     if (captured)
-      for (auto& c : captures_)
-        if (c.node == node) c.gradient = outputs[c.output];
-    if (needed) {
-      Gradients seen;
-      if (node->has_hooks()) seen.assign(outputs.begin(), outputs.end());
-      if (current_pass->homes_.any()) [[unlikely]]
-        current_pass->homes_.run(*node, outputs, inputs);
-      else
-        node->run(outputs, inputs);
-      if (node->has_hooks()) {
-        Gradients list(inputs.begin(), inputs.end());
-        node->hooks().after.each([&](auto& hook) { hook(list, seen); });
-        take_changed("register_post_hook", inputs, list);
-      }
-      if (context().modes & kAnomalyMode) [[unlikely]]
-        check_finite(*node, inputs);
-      if (!options_.keep_graph) node->free_saved();
-    }
+      how.seen = [&](const GradientBuffer& gradients) {
+        for (auto& c : captures_)
+          if (c.node == node) c.gradient = gradients[c.output];
+      };
+    Tracer* tracer = tracing();
+    if (!tracer || how.ends || !needed ||
+        !tracer->node(*node, outputs.span(), inputs.span(), [&] { run_node(*node, outputs, inputs, how); }))
+      run_node(*node, outputs, inputs, how);
+    if (needed && !options_.keep_graph) node->free_saved();
   }
   outputs.clear();
   if (lock) lock->lock();

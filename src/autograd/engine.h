@@ -19,6 +19,7 @@ struct GraphTaskOptions {
   bool keep_graph = false;    // nodes keep what they saved
   bool create_graph = false;  // record the backward pass itself
   bool captures_only = true;  // with captures: run only what leads to them; else run all, but nothing beyond them
+  bool add_captures = true;   // false, where the pass ends: what comes along each edge is kept apart, see arrived()
 };
 
 class GraphTask {
@@ -32,6 +33,8 @@ class GraphTask {
   /// Gradients that reach this edge are kept; see captured() and `captures_only`.
   void capture(const Edge& edge);
   const Tensor& captured(size_t k) const { return captures_[k].gradient; }
+  /// What came along each edge to a captured place, in order; undefined tensors where no gradient did.
+  const TensorList& arrived(size_t k) const { return captures_[k].arrived; }
 
   /// One more gradient for `node` will come by deliver(), from another thread; run() waits for it. Before run().
   void expect(const Ref<Node>& node);
@@ -73,6 +76,7 @@ class GraphTask {
     Ref<Node> node;
     uint32_t output;
     Tensor gradient;
+    TensorList arrived = {};
   };
 
   friend bool after_backward(std::function<void(bool)> f, uint64_t order);
@@ -87,6 +91,8 @@ class GraphTask {
   void push(uint32_t index);
   void arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_t sequence, uint32_t edge);
   void settle(Pending& pending);
+  void keep_apart(Pending& pending);
+  bool apart(const Pending& p) const { return p.captured && !options_.captures_only && !options_.add_captures; }
   void evaluate(uint32_t index, std::unique_lock<std::mutex>* lock);
   void run_here();
   void run_workers();
@@ -109,6 +115,14 @@ class GraphTask {
   std::multimap<uint64_t, std::function<void(bool)>> callbacks_;  // of the outermost task: see after_backward()
   Homes homes_;                                                   // of the outermost task too
 };
+
+/// What a pass does with one node: hooks before it, the node, hooks after it. `ends`: a place where a pass within
+/// another one ends; what happens there is the outer one's.
+struct NodeRun {
+  bool needed = true, ends = false;
+  std::function<void(const GradientBuffer&)> seen = {};  // called with the gradients when hooks have changed them
+};
+void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const NodeRun& how = {});
 
 /// From within a hook or node: calls f when the backward pass that this thread works for has run, before it returns.
 /// The pass is the outermost: one that a node starts itself (checkpointing) is part of it. f is told whether it went

@@ -112,10 +112,9 @@ struct Gate : Function<Gate> {
 
 // Finds what a checkpointed function uses beside its inputs (a module's parameters): tensors that require gradients
 // where nothing is recorded were there before. They count as inputs too, so that backward treats them as any others.
-class Captured final : public Tracer {
+class Captured final : public NestedTracer {
  public:
-  explicit Captured(const TensorList& inputs)
-      : inputs_(inputs), outer_(context().modes & kTraceMode ? context().tracer : nullptr) {}
+  explicit Captured(const TensorList& inputs) : inputs_(inputs) {}
   bool call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
             std::span<Tensor> outputs) override {
     for (const Tensor* x : inputs) note(*x);
@@ -134,7 +133,6 @@ class Captured final : public Tracer {
 
  private:
   const TensorList& inputs_;
-  Tracer* outer_;
   std::mutex mutex_;
   TensorList found_;
 };
@@ -181,8 +179,9 @@ struct Checkpoint : Function<Checkpoint> {
   // With all that was current in forward, and random numbers of its own: other workers of this backward draw too.
   TensorList again(const TensorList& inputs) {
     Context mine = run->then;
-    mine.modes &= ~uint32_t{kTraceMode};  // who traced forward may be gone
-    mine.tracer = nullptr;
+    // Who traced forward may be gone; who traces this pass sees what is done again.
+    mine.modes = (mine.modes & ~uint32_t{kTraceMode}) | (context().modes & kTraceMode);
+    mine.tracer = context().tracer;
     mine.threads = context().threads;
     mine.generator = std::make_shared<Generator>();
     mine.generator->set_state(run->random);

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -89,6 +90,7 @@ class WrittenPartNode final : public Node {
   std::string name() const override { return "written_part"; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override {
     Tensor gradient = make_tensor(sizes_, strides_, outputs[0].dtype(), outputs[0].device());
+    if (Tracer* tracer = tracing()) tracer->made(gradient);
     gradient.copy_(outputs[0]);
     Tensor part = part_of(gradient, part_, offset_);
     if (inner_) {
@@ -203,15 +205,21 @@ Tensor& Tensor::requires_grad_(bool value) {
   check<GradError>(!value || !impl()->inference, "requires_grad_",
                    "{} was made in inference mode; clone() it outside first", *this);
   if (value || impl()->autograd) autograd_meta(*this).requires_grad = value;
+  if (Tracer* tracer = tracing()) tracer->grad_required(*this, value);
   return *this;
 }
 
-Tensor Tensor::grad() const { return defined() && impl()->autograd ? impl()->autograd->grad : Tensor(); }
+Tensor Tensor::grad() const {
+  Tensor grad = defined() && impl()->autograd ? impl()->autograd->grad : Tensor();
+  if (Tracer* tracer = tracing(); tracer && defined()) tracer->grad_read(*this, grad);
+  return grad;
+}
 
 void Tensor::set_grad(const Tensor& grad) const {
   check<ValueError>(defined(), "set_grad", "the tensor is undefined");
-  if (!grad.defined() && !impl()->autograd) return;
+  if (!grad.defined() && !impl()->autograd && !tracing()) return;
   if (grad.defined()) check_replacement("set_grad", grad, *this);
+  if (Tracer* tracer = tracing()) tracer->grad_set(*this, grad);
   Tensor old = grad;  // goes after the lock: it may be the last to know this leaf's accumulator, which takes it too
   std::lock_guard lock(autograd_mutex(impl()));
   autograd_meta(*this).grad.swap(old);
@@ -237,6 +245,7 @@ Tensor& Tensor::detach_() {
 HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check<ValueError>(hook != nullptr, "register_hook", "the hook is empty: there is nothing to call");
   check<GradError>(requires_grad(), "register_hook", "{} does not require a gradient", *this);
+  if (Tracer* tracer = tracing()) tracer->hooked(*this);
   auto& meta = autograd_meta(*this);
   if (!meta.node) return leaf_hooks(*this, true)->before.add(std::move(hook));
   return meta.node->hooks().before.add([hook = std::move(hook), output = meta.output](Gradients& gradients) {
@@ -252,6 +261,7 @@ HookHandle Tensor::register_post_accumulate_hook(std::function<void(const Tensor
   check<ValueError>(hook != nullptr, "register_post_accumulate_hook", "the hook is empty: there is nothing to call");
   check<GradError>(requires_grad() && is_leaf(), "register_post_accumulate_hook",
                    "{} is not a leaf that requires a gradient", *this);
+  if (Tracer* tracer = tracing()) tracer->hooked(*this);
   return leaf_hooks(*this, true)->accumulated.add(std::move(hook));
 }
 

@@ -129,6 +129,13 @@ void AccumulateNode::before(GradientBuffer& outputs) {
   });
 }
 
+bool AccumulateNode::signature(std::string& key, TensorList& kept) const {
+  if (leaf_hooks(leaf_, false)) return false;
+  key += "leaf";
+  kept.push_back(leaf_);
+  return true;
+}
+
 void AccumulateNode::run(GradientBuffer& outputs, GradientBuffer&) {
   check_replacement("backward", outputs[0], leaf_);
   gradient_sink().accumulate(leaf_, std::move(outputs[0]));

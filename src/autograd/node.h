@@ -80,6 +80,9 @@ class Node : public RefCounted, public memory::Pooled {
   virtual void run(GradientBuffer& outputs, GradientBuffer& inputs) = 0;
   /// Lets go of what was saved; the node cannot run again.
   virtual void free_saved() {}
+  /// For whoever captures whole passes: what the node is (two of one key do the same with the tensors they keep), and
+  /// those tensors, in order. False: only running it tells what it does.
+  virtual bool signature(std::string& /*key*/, TensorList& /*kept*/) const { return false; }
 
   NodeHooks& hooks() {
     if (!hooks_) hooks_ = std::make_unique<NodeHooks>();
@@ -141,6 +144,7 @@ class AccumulateNode final : public Node {
   void before(GradientBuffer& outputs) override;
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   const Tensor& leaf() const { return leaf_; }
+  bool signature(std::string& key, TensorList& kept) const override;
 
  private:
   Tensor leaf_;

@@ -61,6 +61,24 @@ void OperatorNode::free_saved() {
   for (auto& s : saved_outputs_) s.reset();
 }
 
+bool OperatorNode::signature(std::string& key, TensorList& kept) const {
+  auto append = [&](const auto& v) { key.append(reinterpret_cast<const char*>(&v), sizeof v); };
+  append(op_);
+  append(attributes_.type);
+  if (attributes_.data) key += attributes_.type->print(attributes_.data);
+  for (const InputInfo& info : infos_) {
+    append(info.dtype);
+    append(info.needed);
+    append(info.device.index);
+    key += to_string(info.sizes);
+  }
+  for (const auto* list : {saved_.data(), saved_outputs_.data()}) {
+    size_t count = list == saved_.data() ? saved_.size() : saved_outputs_.size();
+    for (size_t i = 0; i < count; ++i) kept.push_back(list[i].unpack(*this));
+  }
+  return true;
+}
+
 void OperatorNode::set_inputs(std::span<const Tensor* const> inputs, std::span<Tensor> copies) {
   edges.resize(inputs.size());
   infos_.resize(inputs.size());

@@ -25,6 +25,7 @@ class OperatorNode final : public Node {
   const Operator& op() const { return *op_; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;
+  bool signature(std::string& key, TensorList& kept) const override;
 
   /// `copies[k]`, where defined, is saved instead of input k, which is about to be overwritten.
   void set_inputs(std::span<const Tensor* const> inputs, std::span<Tensor> copies);

@@ -8,6 +8,7 @@
 #include "optim/slot.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti::optim {
 
@@ -76,6 +77,7 @@ void Optimizer::zero_grad() {
 }
 
 void Optimizer::step() {
+  if (Tracer* tracer = tracing()) tracer->untraceable("Optimizer::step() counts its own steps; call it outside");
   NoGrad guard;
   struct Work {
     std::vector<Slot*> slots;

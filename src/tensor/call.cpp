@@ -7,6 +7,7 @@
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -100,7 +101,11 @@ struct InPlace {
       for (size_t k = 0; k < original.size(); ++k) {
         if (!original[k]->defined() || !original[k]->shares_storage(out)) continue;
         NoGrad no_grad;
-        if (recording && saves(op.saves_inputs, k)) saved_copies[k] = original[k]->detach().clone();
+        if (recording && saves(op.saves_inputs, k)) {
+          saved_copies[k] = original[k]->detach().clone();
+          // Whoever traces this call is still in the context, though its mode is off while the operator runs.
+          if (Tracer* tracer = context().tracer) tracer->copied(*original[k], saved_copies[k]);
+        }
         if (!same_elements(impl(*original[k]), impl(out))) {
           overlapped[k] = original[k]->detach().clone();
           inputs[k] = &overlapped[k];

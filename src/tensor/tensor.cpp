@@ -9,6 +9,7 @@
 #include "tensor/impl.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -30,6 +31,7 @@ const TensorImpl* get(const Tensor& t, const char* what) {
 template <class F>
 auto read_item(const Tensor& t, F&& f) {
   const TensorImpl* x = get(t, "item");
+  if (Tracer* tracer = tracing(); tracer && !x->number) tracer->untraceable("item() reads a value");
   check<ShapeError>(x->numel == 1, "item", "{} has {} elements, not one", t, x->numel);
   check<DeviceError>(x->device.is_cpu(), "item", "{} has no values to read here; copy it to a cpu first", t);
   if (x->layout == Layout::sparse) return f(to_dense(t));
@@ -90,6 +92,7 @@ void* Tensor::raw_data() const {
   check<DeviceError>(!t->device.is_meta(), "data", "{} has a shape but no data", *this);
   check<ValueError>(t->storage.get(), "data", "{} is sparse: its data is in values() and indices()", *this);
   check_readable(*this, "data");
+  if (Tracer* tracer = tracing(); tracer && !t->number) tracer->untraceable("data() reads or writes values");
   return t->storage->data ? t->data() : nullptr;
 }
 
@@ -129,6 +132,7 @@ uint64_t Tensor::item_int(int64_t low, uint64_t high) const {
 }
 
 void Tensor::copy_values(void* to, DType dtype) const {
+  if (Tracer* tracer = tracing()) tracer->untraceable("reading values (to_vector(), printing, comparing)");
   NoGrad guard;
   Tensor t = (is_sparse() ? tutti::to_dense(*this) : *this).detach();
   if (t.dtype() != dtype) t = cast(t, dtype);
@@ -140,6 +144,7 @@ void Tensor::copy_values(void* to, DType dtype) const {
 size_t Tensor::storage_bytes() const { return get(*this, "storage_bytes")->storage ? impl()->storage->bytes : 0; }
 void Tensor::resize_storage(size_t bytes) const {
   check<ValueError>(get(*this, "resize_storage")->storage.get(), "resize_storage", "{} is sparse", *this);
+  if (Tracer* tracer = tracing()) tracer->resized(*this, bytes);
   tutti::resize_storage(*impl()->storage, bytes);
 }
 bool Tensor::shares_storage(const Tensor& other) const {
@@ -147,10 +152,13 @@ bool Tensor::shares_storage(const Tensor& other) const {
 }
 uint64_t Tensor::version() const {
   const Storage* storage = versioned_storage(get(*this, "version"));
-  return storage ? storage->version.load() : 0;
+  uint64_t version = storage ? storage->version.load() : 0;
+  if (Tracer* tracer = tracing()) tracer->version_read(*this, version);
+  return version;
 }
 void Tensor::set_version(uint64_t version) const {
   if (Storage* storage = versioned_storage(impl())) storage->version = version;
+  if (Tracer* tracer = tracing()) tracer->version_set(*this, version);
 }
 
 void Tensor::set_data(const Tensor& other) const {
@@ -165,6 +173,7 @@ void Tensor::set_data(const Tensor& other) const {
   t->layout = from->layout;
   t->sparse = from->sparse ? std::make_unique<SparseParts>(*from->sparse) : nullptr;
   t->set_geometry(from->sizes, from->strides, from->offset);
+  if (Tracer* tracer = tracing()) tracer->data_set(*this, other);
 }
 
 std::string describe(const Tensor& t) {

@@ -210,5 +210,19 @@ TEST(Checkpoint, WhoseInputsNeedNoGradient) {
   EXPECT_EQ(values(w.grad()), (Doubles{3, 3}));
 }
 
+// A pass inside of another one ends at the checkpoint's inputs: their hooks are the outer pass's, and run once.
+TEST(Checkpoint, HooksOfWhatItUsesRunOnce) {
+  Tensor w = ones({2}).requires_grad_(), x = ones({2}).requires_grad_();
+  int of_leaf = 0, of_input = 0;
+  w.register_hook([&](const Tensor& g) { return ++of_leaf, g * 10; });
+  Tensor in = x * 1;
+  in.register_hook([&](const Tensor& g) { return ++of_input, g * 100; });
+  checkpoint([&](const Tensor& t) { return t * w; }, in).sum().backward();
+  EXPECT_EQ(of_leaf, 1);
+  EXPECT_EQ(of_input, 1);
+  EXPECT_EQ(w.grad().to_vector<float>(), (std::vector<float>{10, 10}));
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{100, 100}));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -181,6 +181,7 @@ bool add_rows(std::vector<Row> rows) {
     register_test("OperatorForms", check_forms, row, index);
     if (row.samples.empty() && !row.pointwise()) continue;
     register_test("OperatorMeta", check_meta, row, index);
+    register_test("OperatorCompiled", check_compiled, row, index);
     register_test("OperatorErrors", check_errors, row, index);
     register_test("OperatorLayouts", check_layouts, row, index);
     bool typed = row.pointwise();

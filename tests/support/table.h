@@ -165,7 +165,7 @@ const std::vector<Row>& all_rows();
 
 inline Out both(const ValuesIndices& v) { return {v.values, v.indices}; }
 
-// ---- The checks; see checks.cpp and checks_forms.cpp.
+// ---- The checks; see checks.cpp, checks_forms.cpp and checks_compiled.cpp.
 void check_golden(const Row& row);
 void check_gradient(const Row& row);
 void check_second_gradient(const Row& row);
@@ -177,6 +177,7 @@ void check_edges(const Row& row);
 void check_empty(const Row& row);
 void check_special(const Row& row);
 void check_errors(const Row& row);
+void check_compiled(const Row& row);
 
 // ---- What they share.
 

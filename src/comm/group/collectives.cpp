@@ -12,6 +12,7 @@
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -84,6 +85,7 @@ struct Draft {
   /// Memory that is only read.
   Piece in(const Tensor& x) {
     checked(x);
+    if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
     Tensor c = x.detach().contiguous();
     keep.push_back(c);
     return {c.raw_data(), c.numel()};
@@ -91,6 +93,7 @@ struct Draft {
   /// Memory that is written, and read if `reads`.
   Piece out(const Tensor& x, bool reads) {
     checked_output(x);
+    if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
     if (x.is_contiguous()) {
       keep.push_back(x);
       return {x.raw_data(), x.numel()};

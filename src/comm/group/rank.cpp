@@ -12,6 +12,7 @@
 #include "comm/launch/launch.h"
 #include "comm/transport/transport.h"
 #include "tutti/io/file.h"
+#include "tutti/trace.h"
 
 namespace tutti::comm {
 namespace {
@@ -95,6 +96,7 @@ void RankGroup::carry_out(uint64_t entry, const Begin& begin) {
 }
 
 void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
+  if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
   check_may_wait(name(call.kind));
   state->throw_unobserved();
   if (state->faults.active() && !meet_faults(call)) return;
@@ -104,6 +106,7 @@ void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
 }
 
 void RankGroup::start(Call call, const std::shared_ptr<WorkState>& work) {
+  if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
   state->throw_unobserved();
   if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
   work->owner = state;

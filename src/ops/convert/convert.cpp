@@ -154,4 +154,6 @@ Tensor& Tensor::copy_(const Tensor& source) {
   return call_out(copy_into_op, {&from}, *this);
 }
 
+const Operator& copy_operator() { return copy_into_op; }
+
 }  // namespace tutti

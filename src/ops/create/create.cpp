@@ -11,6 +11,7 @@
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -27,9 +28,14 @@ Tensor with_memory(const char* name, const Shape& sizes, DType dtype, Make&& mak
     fail<MemoryError>(name, "no memory for a tensor {}{}: {}", dtype, sizes, e.what());
   }
 }
+// Tracers see operators alone; memory that none of them made is told them here.
+Tensor told(Tensor t) {
+  if (Tracer* tracer = tracing()) tracer->made(t);
+  return t;
+}
 Tensor make_new(const char* name, const Shape& sizes, DType dtype, Device device) {
   check_new(sizes, device, name);
-  return with_memory(name, sizes, dtype, [&] { return make_tensor(sizes, dtype, device); });
+  return told(with_memory(name, sizes, dtype, [&] { return make_tensor(sizes, dtype, device); }));
 }
 
 Tensor finish(Tensor t, const Options& o) {
@@ -172,8 +178,8 @@ Tensor like(const Tensor& x, const Options& o, const char* name) {
   Device device = o.device.value_or(x.device());
   if (o.device) check_device(device, name);
   if (x.layout() == Layout::strided && !x.is_contiguous() && is_dense(x.sizes(), x.strides()))
-    return make_tensor(x.sizes(), x.strides(), dtype, device);
-  return make_tensor(x.sizes(), dtype, device);
+    return told(make_tensor(x.sizes(), x.strides(), dtype, device));
+  return told(make_tensor(x.sizes(), dtype, device));
 }
 
 Tensor& fill_now(Tensor& t, const Tensor& value) {
@@ -270,15 +276,16 @@ Tensor empty_strided(const Shape& sizes, const Shape& strides, const Options& op
   DType dtype = dtype_or_default(options);
   Device device = device_or_current(options);
   check_new(sizes, device, "empty_strided");
-  return finish(with_memory("empty_strided", sizes, dtype, [&] { return make_tensor(sizes, strides, dtype, device); }),
-                options);
+  return finish(
+      told(with_memory("empty_strided", sizes, dtype, [&] { return make_tensor(sizes, strides, dtype, device); })),
+      options);
 }
 Tensor full(const Shape& sizes, const Tensor& value, const Options& options) {
   return filled("full", sizes, value, options);
 }
 Tensor zeros(const Shape& sizes, const Options& options) {
   Tensor t = make_new("zeros", sizes, dtype_or_default(options), device_or_current(options));
-  if (t.device().is_cpu() && t.numel() > 0 && t.numel() < 4096) {
+  if (t.device().is_cpu() && t.numel() > 0 && t.numel() < 4096 && !tracing()) {
     std::memset(impl(t)->storage->data, 0, impl(t)->storage->bytes);
     return finish(t, options);
   }

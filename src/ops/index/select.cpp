@@ -5,6 +5,7 @@
 #include "ops/index/indices.h"
 #include "tensor/defined.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -98,7 +99,8 @@ std::vector<Index> entries_for(const Tensor& x, int64_t dim, const Tensor& index
   dim = wrap_dim(dim, x, name);
   std::vector<Index> entries(position(dim), Slice());
   Tensor list = index.dim() == 1 ? index : view(index, {1});
-  entries.emplace_back(index.device().is_meta() ? list : ready_indices(list, dim, x.size(dim), name));
+  // Values are looked at here only for errors that name this operator; a tracer must not see that.
+  entries.emplace_back(index.device().is_meta() || tracing() ? list : ready_indices(list, dim, x.size(dim), name));
   return entries;
 }
 

@@ -16,6 +16,7 @@
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti {
 namespace {
@@ -297,7 +298,10 @@ Generator& generator() {
   return *c.generator;
 }
 
-void manual_seed(uint64_t seed) { generator().set_state({seed, 0}); }
+void manual_seed(uint64_t seed) {
+  if (Tracer* tracer = tracing()) tracer->untraceable("manual_seed() changes the random generator");
+  generator().set_state({seed, 0});
+}
 
 // ---- Public functions
 

@@ -1,0 +1,197 @@
+// The compiler: runs a function once, writes down what it does, and from then on runs what was written down.
+//
+//   auto step = compile([&](const Tensor& x, const Tensor& y) { return cross_entropy(net(x), y); });
+//   Tensor loss = step(x, y);   // the first call traces; later ones run the graph
+//   loss.backward();            // so does the first backward
+//
+// Arguments and results are any tensor trees (tree.h). Results, gradients, mutations and hooks are those of eager, bit
+// for bit in f32 and f64. A graph is kept with guards: shapes, dtypes, devices, strides, which tensors require
+// gradients, share memory or have a .grad, the values of arguments that are no tensors, and all of the thread context.
+// When none fits, the function is traced again; explain() says why.
+//
+// What the function uses beside its arguments is looked up when it is traced: tensors stay the same objects (their
+// values may change, as parameters do), numbers stay the same numbers. What changes from call to call is an argument;
+// or a tensor named by `watch`. The function must not read values (item(), printing, data()), and what it does to
+// anything but tensors happens while tracing only. See docs/compile.md.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/graph/ir.h"
+#include "tutti/tree.h"
+
+namespace tutti {
+
+/// Something that a compiled function cannot do; the text names the line.
+struct TraceError : Error {
+  using Error::Error;
+};
+
+struct CompileOptions {
+  std::string name = "function";  // in prints and errors
+  std::string backend = "eager";  // runs the graph through operators; the one there is
+  /// A first dim that all tensor arguments with dims share (of those whose first dim is that of the first) may change:
+  /// traces for other batch sizes that give the same graph are no recompilations.
+  bool dynamic_batch = false;
+  int64_t limit = 64;  // graphs; one more is a ValueError with the reasons for the last ones
+  /// Tensors that the function finds by other ways than its arguments: another object in a place traces again.
+  std::function<TensorList()> watch = {};
+};
+
+struct CompileStats {
+  int64_t forward_graphs = 0, backward_graphs = 0;
+  int64_t recompilations = 0;  // forward graphs after the first, but for other batch sizes of dynamic_batch
+  int64_t runs = 0;            // of graphs, forward
+  int64_t traces = 0;          // calls that ran the function itself
+  int64_t fallbacks = 0;       // backward passes that ran the function again (see docs/compile.md)
+};
+
+namespace detail {
+
+class CompiledFunction;
+
+/// One call, with types erased.
+struct Invocation {
+  TensorList tensors = {};  // of the arguments
+  std::string key = {};     // all else of the arguments
+  /// Runs the function on those tensors in the places of the arguments' own.
+  std::function<TensorList(const TensorList&)> body = {};
+  std::shared_ptr<const void> result = {};  // what body returned last, without its tensors
+};
+
+std::shared_ptr<CompiledFunction> make_compiled(CompileOptions options);
+/// The tensors of the result; `call.result` is the rest of it.
+TensorList run_compiled(CompiledFunction& function, Invocation& call);
+CompileStats stats_of(const CompiledFunction& function);
+std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function);
+std::string explain(const CompiledFunction& function);
+
+void append_key(std::string& key, const void* bytes, size_t count);
+
+/// Everything of a tree that is no tensor.
+template <class T>
+void write_key(std::string& key, const T& value) {
+  if constexpr (requires { value.is_training(); }) {
+    bool training = value.is_training();
+    append_key(key, &training, sizeof training);
+  }
+  if constexpr (tree::IsTensor<T>) {
+    key += 't';
+  } else if constexpr (tree::Composite<T>) {
+    key += '(';
+    if constexpr (requires { value.index(); }) key += std::to_string(value.index());
+    tree::for_each_child(value, [&](const tree::Key& name, auto& child) {
+      if (name.key) key += *name.key;
+      write_key(key, child);
+    });
+    key += ')';
+  } else if constexpr (std::is_trivially_copyable_v<T>) {
+    append_key(key, &value, sizeof value);
+  } else if constexpr (requires { value.get(); }) {
+    const void* pointer = value.get();
+    append_key(key, &pointer, sizeof pointer);
+  } else if constexpr (requires {
+                         value.data();
+                         value.size();
+                       }) {
+    append_key(key, value.data(), value.size() * sizeof(*value.data()));
+  } else if constexpr (requires { value.begin(); }) {
+    for (bool b : value) key += b ? '1' : '0';
+  } else {
+    static_assert(tree::plain_leaf<T>, "an argument of a compiled function is a tensor tree: see tree.h");
+  }
+}
+
+}  // namespace detail
+
+/// What compile() returns: called like the function itself. Copies share their graphs.
+template <class F>
+class Compiled {
+ public:
+  Compiled(F function, CompileOptions options)
+      : function_(std::make_shared<F>(std::move(function))), state_(detail::make_compiled(std::move(options))) {}
+
+  template <class... Args>
+  auto operator()(const Args&... args) const {
+    using Arguments = std::tuple<std::decay_t<const Args>...>;
+    using Returned = decltype(std::apply(*function_, std::declval<Arguments&>()));
+    using Result = std::conditional_t<std::is_void_v<Returned>, std::tuple<>, std::remove_cvref_t<Returned>>;
+    auto arguments = std::make_shared<const Arguments>(args...);
+    detail::Invocation call;
+    call.tensors = tree::tensors(*arguments);
+    detail::write_key(call.key, *arguments);
+    if constexpr (requires { function_->is_training(); }) detail::write_key(call.key, *function_);
+    auto result = std::make_shared<Result>();
+    call.body = [function = function_, arguments, result](const TensorList& tensors) {
+      Arguments mine = *arguments;
+      tree::assign_tensors(mine, tensors);
+      if constexpr (std::is_void_v<Returned>)
+        std::apply(*function, mine);
+      else
+        *result = std::apply(*function, mine);
+      TensorList outputs = tree::tensors(*result);
+      tree::for_each_tensor(*result, [](Tensor& t) { t.reset(); });
+      return outputs;
+    };
+    call.result = result;
+    TensorList outputs = detail::run_compiled(*state_, call);
+    if constexpr (!std::is_void_v<Returned>) {
+      Result whole = *static_cast<const Result*>(call.result.get());
+      tree::assign_tensors(whole, outputs);
+      return whole;
+    }
+  }
+
+  /// The function itself: step.function().eval() of a module.
+  F& function() const { return *function_; }
+  CompileStats stats() const { return detail::stats_of(*state_); }
+  /// Forward and backward graphs, in the order in which they were made.
+  std::vector<std::shared_ptr<const graph::Graph>> graphs() const { return detail::graphs_of(*state_); }
+  /// All graphs as text.
+  std::string print() const {
+    std::string text;
+    for (auto& g : graphs()) text += graph::to_string(*g);
+    return text;
+  }
+  /// The same as an HTML page.
+  std::string html() const { return graph::to_html(graphs(), "Compiled function"); }
+  /// How often it was compiled, and why each time.
+  std::string explain() const { return detail::explain(*state_); }
+
+ private:
+  std::shared_ptr<F> function_;
+  std::shared_ptr<detail::CompiledFunction> state_;
+};
+
+/// Compiles a callable or a module, of which it keeps a copy (that of a module shares its tensors; std::ref(net) keeps
+/// the module itself).
+template <class F>
+Compiled<std::decay_t<F>> compile(F&& function, CompileOptions options = {}) {
+  return Compiled<std::decay_t<F>>(std::forward<F>(function), std::move(options));
+}
+
+/// Runs backward passes from graphs of their own: all of a pass is captured the first time, whatever eager operators,
+/// compiled functions, hooks and accumulations it is made of, and runs as one graph when a pass of the same form comes
+/// again. Hooks and custom functions, which may be others each time, are called each time.
+///
+///   CompiledBackward backward;
+///   for (...) { loss = step(x, y); backward(loss); optimizer.step(); }
+class CompiledBackward {
+ public:
+  explicit CompiledBackward(CompileOptions options = {});
+  /// As loss.backward(); the graph of nodes is freed.
+  void operator()(const Tensor& root, const Tensor& gradient = {}) const;
+  int64_t graph_count() const;
+  std::vector<std::shared_ptr<const graph::Graph>> graphs() const;
+  CompileStats stats() const;
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tutti

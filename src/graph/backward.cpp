@@ -1,0 +1,172 @@
+// Whole backward passes as graphs.
+#include <algorithm>
+
+#include "autograd/engine.h"
+#include "base/check.h"
+#include "graph/function.h"
+#include "tutti/ops.h"
+
+namespace tutti {
+
+using graph::Graph;
+using graph::Input;
+using graph::Origin;
+
+// Note [Captured passes]
+// A pass is known by its nodes in the order in which the engine takes them, each by its signature, by where its edges
+// lead, and by the form of the tensors it keeps. Those tensors, the leaves and the first gradient are the arguments of
+// the graph. A node that cannot say what it is (a custom Function, a node or leaf with hooks) is a step of the graph
+// that calls the node itself, so hooks may be others each time and see what they would have seen.
+namespace {
+
+struct Pass {
+  std::vector<Ref<Node>> nodes;  // highest sequence number first
+  std::string key;
+  TensorList kept;
+  std::unordered_map<const Node*, int64_t> hosts;
+  bool whole = true;  // nothing in it that only a pass of its own can run
+};
+
+std::vector<Ref<Node>> reachable(const Ref<Node>& root) {
+  std::vector<Ref<Node>> nodes{root};
+  std::unordered_map<const Node*, bool> seen{{root.get(), true}};
+  for (size_t k = 0; k < nodes.size(); ++k)
+    for (const Edge& edge : nodes[k]->edges)
+      if (edge.node && seen.emplace(edge.node.get(), true).second) nodes.push_back(edge.node);
+  std::stable_sort(nodes.begin(), nodes.end(), [](auto& a, auto& b) { return a->sequence > b->sequence; });
+  return nodes;
+}
+
+void append_form(std::string& key, const Tensor& t) {
+  key += t.defined()
+             ? fmt::format("{}{}{}{}{}", static_cast<int>(t.layout()), t.dtype(), t.sizes(), t.strides(), t.device())
+             : "-";
+}
+
+Pass describe_pass(const Ref<Node>& root) {
+  Pass pass;
+  pass.nodes = reachable(root);
+  std::unordered_map<const Node*, size_t> number;
+  for (size_t k = 0; k < pass.nodes.size(); ++k) number[pass.nodes[k].get()] = k;
+  for (size_t k = 0; k < pass.nodes.size(); ++k) {
+    Node& node = *pass.nodes[k];
+    size_t before = pass.kept.size();
+    bool known = !node.has_hooks() && node.signature(pass.key, pass.kept);
+    if (!known) {
+      pass.kept.resize(before);
+      pass.hosts[&node] = static_cast<int64_t>(k);
+      pass.key += "host " + node.name();
+      // A leaf's hooks may wait for the end of the pass, which only the engine knows; a compiled function that has not
+      // been differentiated yet is about to be.
+      pass.whole = pass.whole && !dynamic_cast<AccumulateNode*>(&node) && !dynamic_cast<graph::CompiledNode*>(&node);
+    }
+    for (size_t i = before; i < pass.kept.size(); ++i) append_form(pass.key, pass.kept[i]);
+    for (const Edge& edge : node.edges)
+      pass.key += edge.node ? fmt::format(" {}:{}", number[edge.node.get()], edge.output) : " -";
+    pass.key += '\n';
+  }
+  return pass;
+}
+
+}  // namespace
+
+struct CompiledBackward::State {
+  CompileOptions options;
+  std::mutex mutex;
+  struct Captured {
+    graph::Program program;
+    std::vector<std::pair<Input, bool>> gradients;
+  };
+  std::unordered_map<std::string, std::vector<std::shared_ptr<Captured>>> graphs;
+  std::vector<std::shared_ptr<const Graph>> order;
+  CompileStats stats;
+
+  std::shared_ptr<Captured> find(const std::string& key, const TensorList& arguments) {
+    std::lock_guard lock(mutex);
+    auto it = graphs.find(key);
+    if (it == graphs.end()) return nullptr;
+    for (auto& c : it->second) {
+      bool fits = true;
+      for (auto& [in, present] : c->gradients)
+        fits = fits && find_input(in, *c->program.graph, arguments).grad().defined() == present;
+      if (fits) return c;
+    }
+    return nullptr;
+  }
+};
+
+CompiledBackward::CompiledBackward(CompileOptions options) : state_(std::make_shared<State>()) {
+  if (options.name == "function") options.name = "backward";
+  graph::backend(options.backend);
+  state_->options = std::move(options);
+}
+
+void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) const {
+  check<GradError>(root.defined() && root.requires_grad(), "CompiledBackward", "{} does not require a gradient", root);
+  Edge edge = gradient_edge(root);
+  Pass pass = describe_pass(edge.node);
+  bool plain = pass.whole && !(context().modes & (kTraceMode | kAnomalyMode));
+  for (const auto& node : pass.nodes) plain = plain && node->device == pass.nodes[0]->device;
+  if (!plain) {
+    root.backward(gradient);
+    std::lock_guard lock(state_->mutex);
+    ++state_->stats.fallbacks;
+    return;
+  }
+  check<GradError>(gradient.defined() || root.numel() == 1, "CompiledBackward",
+                   "{} is not a scalar: pass the gradient to start from", root);
+  TensorList arguments{gradient.defined() ? gradient.detach() : ones_like(root).detach()};
+  check_replacement("CompiledBackward", arguments[0], root);
+  arguments.insert(arguments.end(), pass.kept.begin(), pass.kept.end());
+  append_form(pass.key, arguments[0]);
+  pass.key += fmt::format(" {} {}", edge.output, static_cast<const void*>(context().sink));
+
+  if (auto captured = state_->find(pass.key, arguments)) {
+    graph::Host host = [&](int64_t which, const TensorList& outputs, TensorList& inputs) {
+      GradientBuffer out(outputs.size()), in(inputs.size());
+      for (size_t i = 0; i < outputs.size(); ++i) out[i] = outputs[i];
+      run_node(*pass.nodes[static_cast<size_t>(which)], out, in);
+      for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = in[i];
+    };
+    TensorList given;
+    for (const Input& in : captured->program.graph->inputs)
+      given.push_back(find_input(in, *captured->program.graph, arguments));
+    captured->program.run->run(given, &host);
+    for (auto& node : pass.nodes) node->free_saved();
+    std::lock_guard lock(state_->mutex);
+    ++state_->stats.runs;
+    return;
+  }
+
+  graph::Recorder recorder(state_->options.name);
+  recorder.hosts = std::move(pass.hosts);
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].defined() && !arguments[i].is_number()) recorder.argument(arguments[i], i);
+  {
+    TraceGuard tracing(recorder);
+    GraphTask task({});
+    task.add_root(edge, arguments[0]);
+    task.run();
+  }
+  auto captured = std::make_shared<State::Captured>();
+  Graph graph = finish_graph(recorder);
+  for (auto& [value, present] : recorder.gradients()) captured->gradients.emplace_back(*graph.input_of(value), present);
+  captured->program = graph::make_program(std::move(graph), state_->options.backend);
+  std::lock_guard lock(state_->mutex);
+  state_->graphs[pass.key].push_back(captured);
+  state_->order.push_back(captured->program.graph);
+  ++state_->stats.traces;
+  ++state_->stats.backward_graphs;
+}
+
+int64_t CompiledBackward::graph_count() const { return static_cast<int64_t>(graphs().size()); }
+std::vector<std::shared_ptr<const Graph>> CompiledBackward::graphs() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->order;
+}
+CompileStats CompiledBackward::stats() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->stats;
+}
+
+}  // namespace tutti

@@ -1,0 +1,469 @@
+// Compiled functions: guards, and what happens in a call.
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+#include "graph/contract.h"
+#include "graph/function.h"
+
+namespace tutti {
+namespace detail {
+
+using graph::CallState;
+using graph::CompiledNode;
+using graph::CompiledStats;
+using graph::Entry;
+using graph::Input;
+using graph::Origin;
+using graph::Result;
+using graph::Trace;
+
+void append_key(std::string& key, const void* bytes, size_t count) {
+  key.append(static_cast<const char*>(static_cast<const void*>(&count)), sizeof count);
+  key.append(static_cast<const char*>(bytes), count);
+}
+
+namespace {
+
+template <class T>
+void append(std::string& key, const T& value) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void append_shape(std::string& key, const Shape& s) {
+  append(key, static_cast<uint32_t>(s.size()));
+  key.append(reinterpret_cast<const char*>(s.data()), s.size() * sizeof(int64_t));
+}
+
+bool readable(const TensorImpl* t) {
+  if (!t->storage || t->device.is_meta()) return true;
+  return t->numel == 0 ||
+         static_cast<size_t>(t->offset + span_elements(t->sizes, t->strides)) * size_of(t->dtype) <= t->storage->bytes;
+}
+
+// All that is current and that a trace depends on.
+void append_context(std::string& key) {
+  const Context& c = context();
+  append(key, c.modes & ~uint32_t{kTraceMode});
+  append(key, c.rank);
+  append(key, c.world_size);
+  append(key, c.device.kind);
+  append(key, c.device.index);
+  append(key, c.default_dtype);
+  append(key, c.autocast_dtype);
+  append(key, c.sink);
+  append(key, c.world.get());
+}
+
+void append_tensor(std::string& key, const Tensor& x) {
+  if (!x.defined()) {
+    key += 'u';
+    return;
+  }
+  const TensorImpl* t = impl(x);
+  append(key, t->dtype);
+  append(key, t->layout);
+  append(key, t->device.kind);
+  append(key, t->device.index);
+  bool facts[] = {x.requires_grad(), x.is_leaf(), t->number, t->inference, readable(t), t->base.defined()};
+  append(key, facts);
+  append_shape(key, t->sizes);
+  append_shape(key, t->strides);
+  if (t->number) key.append(reinterpret_cast<const char*>(t->data()), size_of(t->dtype));
+}
+
+// Which tensors are the same, or share memory.
+void append_sharing(std::string& key, const TensorList& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    for (size_t k = 0; k < i; ++k) {
+      if (tensors[i].defined() && tensors[i].is_same(tensors[k]))
+        append(key, std::pair(i, k));
+      else if (tensors[i].shares_storage(tensors[k]))
+        append(key, std::tuple(i, k, tensors[i].storage_offset() - tensors[k].storage_offset()));
+    }
+}
+
+std::vector<std::string> facts_of(const Invocation& call) {
+  std::vector<std::string> facts;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const Tensor& x = call.tensors[i];
+    facts.push_back(fmt::format("argument {}: {}{}{}", i, x.defined() ? describe(x) : "undefined",
+                                x.defined() && x.layout() == Layout::strided && !x.is_contiguous()
+                                    ? fmt::format(" strides {}", x.strides())
+                                    : "",
+                                x.defined() && x.requires_grad() ? ", requires a gradient" : ""));
+  }
+  facts.push_back(fmt::format("modes: gradients {}, autocast {}, inference {}", grad_enabled() ? "on" : "off",
+                              context().modes & kAutocastMode ? "on" : "off",
+                              context().modes & kInferenceMode ? "on" : "off"));
+  return facts;
+}
+
+}  // namespace
+
+class CompiledFunction {
+ public:
+  explicit CompiledFunction(CompileOptions options)
+      : options_(std::move(options)), stats_(std::make_shared<CompiledStats>()) {
+    graph::backend(options_.backend);  // a wrong name is an error here
+  }
+
+  TensorList run(Invocation& call) {
+    std::string key = key_of(call);
+    std::shared_ptr<Entry> entry = find(key, call);
+    if (entry && entry->live.empty() && ready(*entry)) return replay(entry, call);
+    return trace(entry, key, call);
+  }
+
+  CompileStats stats() const {
+    std::lock_guard lock(stats_->mutex);
+    return stats_->numbers;
+  }
+  std::vector<std::shared_ptr<const graph::Graph>> graphs() {
+    std::vector<std::shared_ptr<Entry>> entries;
+    {
+      std::lock_guard lock(mutex_);
+      entries = order_;
+    }
+    std::vector<std::shared_ptr<const graph::Graph>> list;
+    for (const auto& entry : entries) {
+      list.push_back(forward_of(*entry)->graph);
+      std::lock_guard lock(entry->mutex);
+      for (const auto& backward : entry->backwards) list.push_back(backward->program.graph);
+    }
+    return list;
+  }
+  std::string explain() const;
+
+ private:
+  std::string key_of(const Invocation& call) const {
+    std::string key;
+    append_context(key);
+    append_key(key, call.key.data(), call.key.size());
+    for (const Tensor& x : call.tensors) append_tensor(key, x);
+    append_sharing(key, call.tensors);
+    if (options_.watch)
+      for (const Tensor& x : options_.watch()) append(key, x.impl());
+    return key;
+  }
+
+  // Guards that are known only once the function has run: what it captured, and which gradients it looked at.
+  static bool holds(const Entry& entry, const Invocation& call) {
+    for (const Input& in : entry.traced.inputs) {
+      if (in.origin != Origin::captured) continue;
+      graph::Type now = graph::type_of(in.tensor);
+      now.offset = entry.traced.type(in.value).offset;
+      if (!(now == entry.traced.type(in.value))) return false;
+    }
+    for (auto& [in, present] : entry.gradients)
+      if (find_input(in, entry.traced, call.tensors).grad().defined() != present) return false;
+    for (size_t i = 0; i < entry.captured_facts.size(); ++i) {
+      const auto& c = entry.captured_facts[i];
+      if (c.tensor.requires_grad() != c.requires_grad || readable(impl(c.tensor)) != c.readable) return false;
+    }
+    return true;
+  }
+
+  std::shared_ptr<Entry> find(const std::string& key, const Invocation& call) {
+    std::lock_guard lock(mutex_);
+    auto it = entries_.find(key);
+    if (it == entries_.end()) return nullptr;
+    for (const auto& entry : it->second)
+      if (holds(*entry, call)) return entry;
+    return nullptr;
+  }
+
+  // Until its backward graph is known, a function that changes others' tensors must run itself: see Note [Backward
+  // graphs].
+  static bool ready(Entry& entry) {
+    std::lock_guard lock(entry.mutex);
+    bool differentiable = entry.value_roots + entry.mutated.size() > 0;
+    return !differentiable || entry.pure || !entry.backwards.empty();
+  }
+
+  // Whether it is the calling rank's first.
+  bool add_entry(const std::string& key, Invocation& call, const Trace& trace) {
+    auto entry = trace.entry;
+    entry->result = call.result;
+    entry->facts = facts_of(call);
+    std::lock_guard lock(mutex_);
+    int64_t count = ++entry_count_;
+    check<ValueError>(count <= options_.limit, "compile", "'{}' was traced for {} different calls, the limit:\n{}",
+                      options_.name, options_.limit, explain_locked());
+    bool first = entries_.empty();
+    bool known_form = options_.dynamic_batch && std::any_of(order_.begin(), order_.end(), [&](auto& other) {
+                        return same_operators(other->traced, entry->traced);
+                      });
+    entries_[key].push_back(entry);
+    order_.push_back(entry);
+    bool first_of_rank = ranks_.insert(context().rank).second;
+    std::lock_guard stats_lock(stats_->mutex);
+    if (!known_form) ++stats_->numbers.forward_graphs;
+    if (!known_form && !first) ++stats_->numbers.recompilations;
+    return first_of_rank;
+  }
+
+  static bool same_operators(const graph::Graph& a, const graph::Graph& b) {
+    if (a.nodes.size() != b.nodes.size()) return false;
+    for (size_t k = 0; k < a.nodes.size(); ++k)
+      if (a.nodes[k].op != b.nodes[k].op || a.nodes[k].inputs != b.nodes[k].inputs) return false;
+    return true;
+  }
+
+  TensorList trace(std::shared_ptr<Entry> entry, const std::string& key, Invocation& call) {
+    CallState state = state_for(call);
+    Trace trace = graph::trace_function(options_.name, call);
+    {
+      std::lock_guard lock(stats_->mutex);
+      ++stats_->numbers.traces;
+    }
+    if (entry) {
+      call.result = entry->result;
+      trace.entry = entry;
+    } else {
+      note_captured(*trace.entry, *trace.recorder);
+      bool first = add_entry(key, call, trace);
+      if (first && !tracing()) graph::check_contract(trace.entry->traced);
+    }
+    if (!trace.entry->live.empty() || trace.roots.empty()) return trace.outputs;
+    return attach(std::move(trace), std::move(state));
+  }
+
+  // Facts of captured tensors as they were when they were met.
+  static void note_captured(Entry& entry, const graph::Recorder& recorder) {
+    for (const auto& m : recorder.met()) {
+      const Input* in = entry.traced.input_of(m.value);
+      if (in && in->origin == Origin::captured) entry.captured_facts.push_back({m.tensor, m.requires_grad, m.readable});
+    }
+  }
+
+  CallState state_for(const Invocation& call) const {
+    CallState state;
+    state.stats = stats_;
+    state.backend = options_.backend;
+    state.call = call;
+    for (const Tensor& x : call.tensors) state.versions.push_back(x.defined() ? x.version() : 0);
+    state.then = context();
+    state.random = generator().state();
+    return state;
+  }
+
+  // A call that ran the function itself: its results get the one node, behind which the function's own nodes are.
+  TensorList attach(Trace trace, CallState state) {
+    std::shared_ptr<Entry> entry = trace.entry;
+    state.entry = entry;
+    TensorList outputs = trace.outputs;
+    if (!entry->pure) state.call.body = nullptr;
+    auto node = make_node<CompiledNode>(std::move(state));
+    add_edges(*node, *entry, trace.targets);
+    number_compiled(*node, outputs, trace.roots.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Result& r = entry->results[i];
+      if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
+    }
+    rebase_mutated(*entry, node->call(), *node);
+    TensorList late = make_views(*entry, node->call(), false);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Result& r = entry->results[i];
+      if (late[i].defined()) outputs[i] = late[i];
+      if (r.kind == Result::same) outputs[i] = Tensor(outputs[static_cast<size_t>(r.index)]);
+    }
+    trace.outputs.clear();
+    node->set_live(std::move(trace));
+    return outputs;
+  }
+
+  static void rebase_mutated(const Entry& entry, const Invocation& call, CompiledNode& node) {
+    for (size_t k = 0; k < entry.mutated.size(); ++k)
+      rebase_history(find_input(entry.mutated[k], entry.traced, call.tensors), Ref<Node>(&node),
+                     static_cast<uint32_t>(entry.value_roots + k));
+  }
+
+  static void add_edges(CompiledNode& node, const Entry& entry, const std::vector<Edge>& targets) {
+    for (size_t i = 0; i < targets.size(); ++i)
+      for (size_t e = 0; e < entry.targets[i].edges; ++e) node.edges.push_back(targets[i]);
+  }
+
+  static void number_compiled(CompiledNode& node, const TensorList& outputs, size_t roots) {
+    node.outputs = static_cast<uint32_t>(roots);
+    node.device = context().device;
+    for (const Tensor& t : outputs)
+      if (t.defined()) {
+        node.device = t.device();
+        break;
+      }
+    number_node(node);
+  }
+
+  static Tensor with_node(const Tensor& t, CompiledNode& node, const Result& r) {
+    Tensor out = t.detach();
+    impl(out)->function_alias = r.aliases;
+    auto& meta = autograd_meta(out);
+    meta.node = Ref<Node>(&node);
+    meta.output = static_cast<uint32_t>(r.root);
+    return out;
+  }
+
+  std::shared_ptr<graph::Program> forward_of(Entry& entry) {
+    std::lock_guard lock(entry.mutex);
+    if (entry.forward && entry.forward_saves == entry.saved.size()) return entry.forward;
+    graph::Graph graph = entry.traced;
+    graph.outputs.insert(graph.outputs.end(), entry.saved.begin(), entry.saved.end());
+    entry.forward = std::make_shared<graph::Program>(graph::make_program(std::move(graph), options_.backend));
+    entry.forward_saves = entry.saved.size();
+    return entry.forward;
+  }
+
+  TensorList replay(const std::shared_ptr<Entry>& entry, Invocation& call) {
+    auto program = forward_of(*entry);
+    call.result = entry->result;
+    {
+      std::lock_guard lock(stats_->mutex);
+      ++stats_->numbers.runs;
+    }
+    bool differentiable = entry->value_roots + entry->mutated.size() > 0;
+    std::optional<CallState> state;
+    std::vector<Edge> edges;
+    if (differentiable) {
+      state = state_for(call);
+      state->entry = entry;
+      if (!entry->pure) state->call.body = nullptr;
+      for (const auto& target : entry->targets)
+        edges.push_back(target.leaf == graph::kNone
+                            ? gradient_edge(find_input(target.input, entry->traced, call.tensors))
+                            : Edge());
+    }
+    TensorList views = make_views(*entry, call, true);
+    TensorList inputs;
+    for (const Input& in : program->graph->inputs) inputs.push_back(find_input(in, *program->graph, call.tensors));
+    TensorList values = program->run->run(inputs);
+    TensorList leaves = make_leaves(*entry, values, call);
+    Ref<CompiledNode> node;
+    if (differentiable) node = make_replayed(*entry, std::move(*state), std::move(edges), values, leaves);
+    if (node) rebase_mutated(*entry, call, *node);
+    TensorList late = make_views(*entry, call, false);
+    for (size_t i = 0; i < views.size(); ++i)
+      if (!views[i].defined()) views[i] = late[i];
+    return make_results(*entry, values, leaves, views, call, node.get());
+  }
+
+  static TensorList make_leaves(const Entry& entry, const TensorList& values, const Invocation& call) {
+    TensorList leaves;
+    size_t next = entry.value_count;
+    for (const Input& in : entry.leaf_inputs) {
+      bool inside = in.origin == Origin::constant;
+      leaves.push_back(inside ? values[next++].detach().requires_grad_() : find_input(in, entry.traced, call.tensors));
+    }
+    return leaves;
+  }
+
+  Ref<CompiledNode> make_replayed(const Entry& entry, CallState state, std::vector<Edge> edges,
+                                  const TensorList& values, const TensorList& leaves) {
+    for (size_t i = 0; i < entry.targets.size(); ++i)
+      if (entry.targets[i].leaf != graph::kNone)
+        edges[i] = gradient_edge(leaves[static_cast<size_t>(entry.targets[i].leaf)]);
+    TensorList saved(values.begin() + static_cast<std::ptrdiff_t>(entry.value_count + entry.leaf_count), values.end());
+    auto node = make_node<CompiledNode>(std::move(state));
+    add_edges(*node, entry, edges);
+    number_compiled(*node, values, entry.value_roots + entry.mutated.size());
+    node->set_saved(saved);
+    return node;
+  }
+
+  // By result; those that are no views, or are made at another time, are undefined.
+  static TensorList make_views(const Entry& entry, const Invocation& call, bool early) {
+    TensorList views(entry.results.size());
+    std::vector<size_t> order;
+    for (size_t i = 0; i < views.size(); ++i)
+      if (entry.results[i].kind == Result::view && entry.results[i].early == early) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return entry.results[a].made < entry.results[b].made; });
+    for (size_t i : order) {
+      const Result& r = entry.results[i];
+      views[i] = make_view(r, find_input(r.of, entry.traced, call.tensors));
+    }
+    return views;
+  }
+
+  TensorList make_results(const Entry& entry, const TensorList& values, const TensorList& leaves,
+                          const TensorList& views, const Invocation& call, CompiledNode* node) {
+    TensorList outputs;
+    for (const Result& r : entry.results) {
+      auto index = static_cast<size_t>(r.index);
+      if (r.kind == Result::undefined)
+        outputs.emplace_back();
+      else if (r.kind == Result::same)
+        outputs.push_back(Tensor(outputs[index]));
+      else if (r.kind == Result::input)
+        outputs.push_back(find_input(r.of, entry.traced, call.tensors));
+      else if (r.kind == Result::leaf)
+        outputs.push_back(leaves[index]);
+      else if (r.kind == Result::view)
+        outputs.push_back(views[outputs.size()]);
+      else
+        outputs.push_back(node && r.root != graph::kNone ? with_node(values[index], *node, r) : values[index]);
+    }
+    return outputs;
+  }
+
+  static Tensor make_view(const Result& r, Tensor x) {
+    for (const graph::Node& n : r.chain) {
+      Tensor next;
+      const Tensor* input = &x;
+      call(*n.op, {&input, 1}, n.attributes, {&next, 1});
+      x = next;
+    }
+    return x;
+  }
+
+  std::string explain_locked() const;
+
+  CompileOptions options_;
+  std::shared_ptr<CompiledStats> stats_;
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, std::vector<std::shared_ptr<Entry>>> entries_;
+  std::vector<std::shared_ptr<Entry>> order_;
+  int64_t entry_count_ = 0;
+  std::set<int> ranks_;  // that have traced: ranks may be threads that share this object
+};
+
+std::string CompiledFunction::explain_locked() const {
+  CompileStats numbers = stats();
+  std::string text = fmt::format("{}: {} graphs, {} calls traced, {} run from graphs\n", options_.name, order_.size(),
+                                 numbers.traces, numbers.runs);
+  for (size_t k = 0; k < order_.size(); ++k) {
+    const Entry& e = *order_[k];
+    text += fmt::format("graph {}: ", k);
+    if (k == 0) {
+      text += "the first call\n";
+    } else {
+      std::string reason;
+      const Entry& before = *order_[k - 1];
+      for (size_t i = 0; i < e.facts.size() && reason.empty(); ++i)
+        if (i >= before.facts.size() || e.facts[i] != before.facts[i])
+          reason = fmt::format("{} (before: {})", e.facts[i], i < before.facts.size() ? before.facts[i] : "none");
+      for (size_t i = 0; i < e.gradients.size() && reason.empty(); ++i)
+        if (i < before.gradients.size() && e.gradients[i].second != before.gradients[i].second)
+          reason = fmt::format("a tensor {} a gradient now", e.gradients[i].second ? "has" : "has no");
+      text += (reason.empty() ? "a captured tensor, a watched one, or a value that is no tensor is another" : reason) +
+              "\n";
+    }
+    if (!e.live.empty()) text += fmt::format("  runs uncompiled: {}\n", e.live);
+  }
+  return text;
+}
+
+std::string CompiledFunction::explain() const {
+  std::lock_guard lock(mutex_);
+  return explain_locked();
+}
+
+std::shared_ptr<CompiledFunction> make_compiled(CompileOptions options) {
+  return std::make_shared<CompiledFunction>(std::move(options));
+}
+TensorList run_compiled(CompiledFunction& function, Invocation& call) { return function.run(call); }
+CompileStats stats_of(const CompiledFunction& function) { return function.stats(); }
+std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function) { return function.graphs(); }
+std::string explain(const CompiledFunction& function) { return function.explain(); }
+
+}  // namespace detail
+}  // namespace tutti

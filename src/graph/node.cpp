@@ -1,0 +1,213 @@
+// Backward of a compiled function. See Note [Backward graphs].
+#include "autograd/engine.h"
+#include "base/check.h"
+#include "graph/contract.h"
+#include "graph/function.h"
+#include "graph/passes/passes.h"
+
+namespace tutti::graph {
+namespace {
+
+// Note [Backward graphs]
+// The call that traced the function has its own nodes, hidden behind the one node that its results show. When a
+// gradient comes, they run inside a pass of their own, and a second recorder listens: what operators' gradients, hooks
+// and custom functions do is the backward graph, and tensors of the forward trace that it uses are what forward has to
+// save. Later calls save those, and their node runs the graph.
+//
+// A node that has neither (the function was called again before the first backward, a gradient of another form came, or
+// a gradient of gradients is wanted) runs the function again on its arguments, as checkpoint() does. That needs
+// arguments that have not changed and a function without effects on others' tensors; calls of other functions run the
+// function itself until there is a backward graph.
+
+std::string key_of(const GradientBuffer& gradients) {
+  std::string key;
+  for (const Tensor& g : gradients)
+    key += g.defined()
+               ? fmt::format("{}{}{}{}{};", static_cast<int>(g.layout()), g.dtype(), g.sizes(), g.strides(), g.device())
+               : "-;";
+  return key;
+}
+
+Tensor find_backward_input(const Input& in, const Graph& graph, const GradientBuffer& outputs,
+                           const std::function<Tensor(ValueId)>& saved) {
+  switch (in.origin) {
+    case Origin::argument:
+      return outputs[at(in.index)];
+    case Origin::saved:
+      return saved(in.index);
+    case Origin::gradient:
+      return find_backward_input(*graph.input_of(in.index), graph, outputs, saved).grad();
+    default:
+      return in.tensor;
+  }
+}
+
+bool same_structure(const Graph& a, const Graph& b) {
+  if (a.nodes.size() != b.nodes.size() || a.values.size() != b.values.size()) return false;
+  for (size_t k = 0; k < a.nodes.size(); ++k)
+    if (a.nodes[k].op != b.nodes[k].op || a.nodes[k].inputs != b.nodes[k].inputs) return false;
+  return true;
+}
+
+}  // namespace
+
+void CompiledNode::set_saved(const TensorList& tensors) {
+  for (const Tensor& t : tensors) saved_.emplace_back(make_alias(t), false);
+}
+
+void CompiledNode::free_saved() {
+  live_.reset();
+  for (auto& s : saved_) s.reset();
+  state_.call = {};
+  freed_ = true;
+}
+
+void CompiledNode::run(GradientBuffer& outputs, GradientBuffer& inputs) {
+  check<GradError>(
+      !freed_, "backward",
+      "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice", name());
+  bool create_graph = grad_enabled();
+  if (live_) return run_live(*live_, outputs, inputs, !create_graph);
+  if (!create_graph)
+    if (auto backward = find_backward(outputs)) return run_graph(*backward, outputs, inputs);
+  Trace again = run_again();
+  run_live(again, outputs, inputs, !create_graph && same_structure(again.entry->traced, state_.entry->traced));
+}
+
+std::shared_ptr<Backward> CompiledNode::find_backward(const GradientBuffer& outputs) {
+  std::string key = key_of(outputs);
+  std::lock_guard lock(state_.entry->mutex);
+  for (const auto& b : state_.entry->backwards) {
+    if (b->key != key) continue;
+    const Graph& graph = *b->program.graph;
+    bool fits = true;
+    for (const Input& in : graph.inputs) {
+      if (in.origin != Origin::saved) continue;
+      auto& saved = state_.entry->saved;
+      auto place = static_cast<size_t>(std::find(saved.begin(), saved.end(), in.index) - saved.begin());
+      fits = fits && place < saved_.size();
+    }
+    auto nothing_saved = [&](ValueId v) {
+      return find_input(*state_.entry->traced.input_of(v), state_.entry->traced, state_.call.tensors);
+    };
+    for (auto& [in, present] : b->gradients)
+      fits = fits && find_backward_input(in, graph, outputs, nothing_saved).grad().defined() == present;
+    if (fits) return b;
+  }
+  return nullptr;
+}
+
+Tensor CompiledNode::saved_value(ValueId v) const {
+  const Entry& entry = *state_.entry;
+  auto place = static_cast<size_t>(std::find(entry.saved.begin(), entry.saved.end(), v) - entry.saved.begin());
+  Tensor t = saved_[place].unpack(*this);
+  // An input is handed on as the object it is, which has a gradient and an identity.
+  const Input* in = entry.traced.input_of(v);
+  return in && in->origin != Origin::gradient ? find_input(*in, entry.traced, state_.call.tensors) : t;
+}
+
+bool CompiledNode::signature(std::string& key, TensorList& kept) const {
+  if (live_ || freed_) return false;
+  const Entry* entry = state_.entry.get();
+  std::lock_guard lock(state_.entry->mutex);
+  if (entry->backwards.empty()) return false;
+  key.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+  for (size_t i = 0; i < saved_.size(); ++i) kept.push_back(saved_value(entry->saved[i]));
+  return true;
+}
+
+void CompiledNode::run_graph(const Backward& backward, GradientBuffer& outputs, GradientBuffer& inputs) {
+  const Graph& graph = *backward.program.graph;
+  TensorList given;
+  auto unpack = [&](ValueId v) { return saved_value(v); };
+  {
+    std::lock_guard lock(state_.entry->mutex);  // `saved` may grow meanwhile
+    for (const Input& in : graph.inputs) given.push_back(find_backward_input(in, graph, outputs, unpack));
+  }
+  TensorList results = backward.program.run->run(given);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (results[i].defined() && edges[i].node) inputs[i] = results[i];
+}
+
+void CompiledNode::run_live(Trace& trace, GradientBuffer& outputs, GradientBuffer& inputs, bool record) {
+  GraphTask task({.keep_graph = true, .create_graph = grad_enabled(), .captures_only = false, .add_captures = false});
+  for (size_t k = 0; k < trace.roots.size(); ++k)
+    if (outputs[k].defined()) task.add_root(trace.roots[k], outputs[k]);
+  for (const Edge& edge : trace.targets) task.capture(edge);
+  auto recorder = std::make_shared<Recorder>(state_.entry->name + " backward", trace.recorder);
+  if (record) {
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (outputs[k].defined()) recorder->argument(outputs[k], k);
+    TraceGuard tracing(*recorder);
+    task.run();
+  } else {
+    task.run();
+  }
+  TensorList results;
+  for (size_t i = 0; i < trace.targets.size(); ++i)
+    for (size_t e = 0; e < state_.entry->targets[i].edges; ++e)
+      results.push_back(e < task.arrived(i).size() ? task.arrived(i)[e] : Tensor());
+  if (record) add_backward(trace, recorder, outputs, results);
+  for (size_t i = 0; i < inputs.size() && i < results.size(); ++i)
+    if (edges[i].node) inputs[i] = results[i];
+}
+
+void CompiledNode::add_backward(Trace& trace, const std::shared_ptr<Recorder>& recorder, const GradientBuffer& outputs,
+                                const TensorList& results) {
+  for (const Tensor& t : results) recorder->output(t);
+  auto backward = std::make_shared<Backward>();
+  backward->key = key_of(outputs);
+  Graph graph = finish_graph(*recorder);
+  for (auto& [value, present] : recorder->gradients())
+    backward->gradients.emplace_back(*graph.input_of(value), present);
+  Entry& entry = *state_.entry;
+  // Aliases that backward asked for may have been added to the forward trace.
+  Graph forward = finish_graph(*trace.recorder);
+  recompute(forward, graph);
+  bool first = false;
+  {
+    std::lock_guard lock(entry.mutex);
+    first = entry.backwards.empty();
+  }
+  if (first && !tracing()) check_contract(graph);
+  backward->program = make_program(std::move(graph), state_.backend);
+  {
+    std::lock_guard lock(entry.mutex);
+    forward.outputs = entry.traced.outputs;
+    entry.traced = std::move(forward);
+    for (const Input& in : backward->program.graph->inputs)
+      if (in.origin == Origin::saved &&
+          std::find(entry.saved.begin(), entry.saved.end(), in.index) == entry.saved.end())
+        entry.saved.push_back(in.index);
+    entry.backwards.push_back(backward);
+  }
+  std::lock_guard lock(state_.stats->mutex);
+  ++state_.stats->numbers.backward_graphs;
+}
+
+Trace CompiledNode::run_again() {
+  const Entry& entry = *state_.entry;
+  check<GradError>(entry.pure && state_.call.body, "backward",
+                   "'{}' changes tensors that were made outside, so it cannot run again, which a gradient of gradients "
+                   "(or one of another form than before) needs; differentiate it uncompiled",
+                   name());
+  for (size_t i = 0; i < state_.call.tensors.size(); ++i)
+    if (const Tensor& x = state_.call.tensors[i]; x.defined())
+      check<VersionError>(x.version() == state_.versions[i], "backward",
+                          "'{}' needs argument {} ({}) as it was, but it was written in place since; clone() it first",
+                          name(), i, x);
+  Context mine = state_.then;
+  mine.modes = (mine.modes & ~uint32_t{kTraceMode}) | (context().modes & kTraceMode);
+  mine.tracer = context().tracer;
+  mine.threads = context().threads;
+  mine.generator = std::make_shared<Generator>();
+  mine.generator->set_state(state_.random);
+  ContextGuard guard(mine);
+  {
+    std::lock_guard lock(state_.stats->mutex);
+    ++state_.stats->numbers.fallbacks;
+  }
+  return trace_function(entry.name, state_.call);
+}
+
+}  // namespace tutti::graph

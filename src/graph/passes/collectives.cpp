@@ -1,0 +1,50 @@
+#include <cstring>
+
+#include "graph/passes/passes.h"
+
+namespace tutti::graph {
+namespace {
+
+bool can_join(const Graph& graph, const Node& a, const Node& b) {
+  return a.op == b.op && a.attributes.type == b.attributes.type && !a.writes && !b.writes &&
+         a.attributes.type->equal(a.attributes.data, b.attributes.data) &&
+         graph.type(a.inputs[0]).dtype == graph.type(b.inputs[0]).dtype &&
+         graph.type(a.inputs[0]).device == graph.type(b.inputs[0]).device;
+}
+
+}  // namespace
+
+// A later all_reduce takes an earlier one along if nobody in between needed its result or changed its input, and no
+// other collective came between, whose order on all ranks must stay. Sums are the same bits either way: ranks are added
+// in one order whatever the call.
+void bucket_collectives(Graph& graph) {
+  std::vector<bool> keep(graph.nodes.size(), true);
+  int32_t open = kNone;  // the all_reduce that may still move down
+  for (size_t k = 0; k < graph.nodes.size(); ++k) {
+    Node& n = graph.nodes[k];
+    if (n.op && n.op->collective) {
+      bool all_reduce = std::strcmp(n.op->name, "all_reduce") == 0;
+      if (all_reduce && open != kNone && can_join(graph, graph.nodes[at(open)], n)) {
+        Node& first = graph.nodes[at(open)];
+        n.inputs.insert(n.inputs.begin(), first.inputs.begin(), first.inputs.end());
+        n.outputs.insert(n.outputs.begin(), first.outputs.begin(), first.outputs.end());
+        for (ValueId v : n.outputs) graph.values[at(v)].producer = static_cast<int32_t>(k);
+        keep[at(open)] = false;
+      }
+      open = all_reduce ? static_cast<int32_t>(k) : kNone;
+      continue;
+    }
+    if (open == kNone) continue;
+    const Node& first = graph.nodes[at(open)];
+    bool closes = n.kind > Kind::empty;
+    for (ValueId v : n.inputs)
+      for (ValueId out : first.outputs) closes = closes || (v != kNone && graph.memory_of(v) == graph.memory_of(out));
+    for (size_t i = 0; i < n.outputs.size(); ++i)
+      for (ValueId in : first.inputs)
+        closes = closes || (n.is_written(i) && graph.memory_of(n.outputs[i]) == graph.memory_of(in));
+    if (closes) open = kNone;
+  }
+  keep_nodes(graph, keep);
+}
+
+}  // namespace tutti::graph

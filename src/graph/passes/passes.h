@@ -1,0 +1,44 @@
+// What is done to a graph before it runs. A pass is a function from a correct graph to an equivalent correct one, in a
+// file of its own; verify() looks after each. See Note [Memory in graphs].
+#pragma once
+
+#include <optional>
+
+#include "tutti/graph/ir.h"
+
+namespace tutti::graph {
+
+inline size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+/// All passes, in order.
+void optimise(Graph& graph);
+
+/// Removes nodes whose results nobody uses and that have no effect.
+void remove_dead_code(Graph& graph);
+/// In-place operators on memory of the graph's own, which nobody else sees, become those that give new values.
+void functionalise(Graph& graph);
+/// What is computed twice from the same values is computed once.
+void merge_common(Graph& graph);
+/// Copies that change neither values nor layout, of values that are not needed again, are left out.
+void remove_copies(Graph& graph);
+/// Neighbouring all_reduces of the same kind become one call for many tensors.
+void bucket_collectives(Graph& graph);
+/// Fills graph.groups.
+void find_groups(Graph& graph);
+/// Fills graph.plan.
+void plan_memory(Graph& graph);
+
+// ---- What passes share
+
+/// Keeps the nodes that are marked, in order; everything that counts nodes is renumbered.
+void keep_nodes(Graph& graph, const std::vector<bool>& keep);
+/// Replaces the value `from` by `to` in nodes and outputs.
+void replace_uses(Graph& graph, ValueId from, ValueId to);
+/// By memory: whether it is that of an input whose changes can be seen outside.
+std::vector<bool> outside_memories(const Graph& graph);
+/// By memory: how many values share it.
+std::vector<int> shared_memories(const Graph& graph);
+/// What the operator's infer says of these inputs; none where it cannot be asked.
+std::optional<std::vector<TensorSpec>> infer_types(const Graph& graph, const Node& node);
+
+}  // namespace tutti::graph

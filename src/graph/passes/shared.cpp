@@ -1,0 +1,89 @@
+// The order of passes, and what they share.
+#include "base/check.h"
+#include "graph/passes/passes.h"
+#include "tensor/impl.h"
+
+namespace tutti::graph {
+
+void optimise(Graph& graph) {
+  verify(graph, "tracing");
+  struct Pass {
+    const char* name;
+    void (*run)(Graph&);
+  };
+  constexpr Pass passes[] = {
+      {"dead code", remove_dead_code}, {"functionalisation", functionalise}, {"common subexpressions", merge_common},
+      {"copies", remove_copies},       {"dead code", remove_dead_code},      {"bucketing", bucket_collectives},
+      {"fusion", find_groups},         {"memory planning", plan_memory},
+  };
+  for (const Pass& pass : passes) {
+    pass.run(graph);
+    verify(graph, pass.name);
+  }
+}
+
+void keep_nodes(Graph& graph, const std::vector<bool>& keep) {
+  std::vector<int32_t> number(graph.nodes.size(), kNone);
+  int32_t next = 0;
+  for (size_t k = 0; k < keep.size(); ++k)
+    if (keep[k]) number[k] = next++;
+  for (Node& n : graph.nodes)
+    if (n.kind == Kind::set_version && !n.absolute) n.number = number[static_cast<size_t>(n.number)];
+  for (Value& v : graph.values)
+    if (v.producer != kNone) v.producer = number[at(v.producer)];
+  std::vector<Node> kept;
+  kept.reserve(static_cast<size_t>(next));
+  for (size_t k = 0; k < keep.size(); ++k)
+    if (keep[k]) kept.push_back(std::move(graph.nodes[k]));
+  graph.nodes = std::move(kept);
+}
+
+void replace_uses(Graph& graph, ValueId from, ValueId to) {
+  for (Node& n : graph.nodes)
+    for (ValueId& v : n.inputs)
+      if (v == from) v = to;
+  for (ValueId& v : graph.outputs)
+    if (v == from) v = to;
+  for (Value& v : graph.values)
+    if (v.memory == from) v.memory = graph.memory_of(to);
+}
+
+std::vector<bool> outside_memories(const Graph& graph) {
+  std::vector<bool> outside(graph.values.size());
+  for (const Input& in : graph.inputs)
+    if (in.origin != Origin::constant) outside[at(graph.memory_of(in.value))] = true;
+  return outside;
+}
+
+std::vector<int> shared_memories(const Graph& graph) {
+  std::vector<int> count(graph.values.size());
+  std::vector<bool> alive(graph.values.size());
+  for (const Input& in : graph.inputs) alive[at(in.value)] = true;
+  for (const Node& n : graph.nodes)
+    for (ValueId v : n.outputs) alive[at(v)] = true;
+  for (size_t v = 0; v < alive.size(); ++v)
+    if (alive[v]) ++count[at(graph.values[v].memory)];
+  return count;
+}
+
+std::optional<std::vector<TensorSpec>> infer_types(const Graph& graph, const Node& node) {
+  TensorList inputs;
+  std::vector<const Tensor*> pointers;
+  for (ValueId v : node.inputs) {
+    const Type* t = v == kNone ? nullptr : &graph.type(v);
+    if (t && t->layout != Layout::strided) return {};
+    inputs.push_back(t ? make_tensor(t->sizes, t->strides, t->dtype, DeviceKind::meta) : Tensor());
+    if (t) impl(inputs.back())->number = t->number;
+  }
+  for (const Tensor& x : inputs) pointers.push_back(&x);
+  TensorList outputs(node.outputs.size());
+  std::vector<TensorSpec> specs(node.outputs.size());
+  try {
+    node.op->infer({*node.op, pointers, node.attributes, outputs}, specs);
+  } catch (const Error&) {
+    return {};
+  }
+  return specs;
+}
+
+}  // namespace tutti::graph

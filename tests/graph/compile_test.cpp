@@ -1,0 +1,523 @@
+// compile(): forward, backward, guards, what cannot be traced.
+#include "tutti/compile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/memory.h"
+#include "tests/support/compare.h"
+#include "tests/support/expect.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+using test::identical;
+using testing::HasSubstr;
+
+Tensor leaf(const Shape& sizes, uint64_t seed) {
+  manual_seed(seed);
+  return randn(sizes, {.dtype = f64}).requires_grad_();
+}
+
+TEST(Compile, RunsTheGraphAfterTheFirstCall) {
+  auto f = compile([](const Tensor& x, const Tensor& y) { return tanh(x * 2 + y).sum(); });
+  Tensor x = leaf({3, 4}, 1).detach(), y = leaf({4}, 2).detach();
+  for (int i = 0; i < 3; ++i) {
+    Tensor wanted = tanh(x * 2 + y).sum();
+    EXPECT_TRUE(identical(f(x, y), wanted));
+    x.add_(1);
+  }
+  EXPECT_EQ(f.stats().traces, 1);
+  EXPECT_EQ(f.stats().runs, 2);
+  EXPECT_EQ(f.stats().forward_graphs, 1);
+  EXPECT_EQ(f.stats().recompilations, 0);
+}
+
+TEST(Compile, GradientsAreEagers) {
+  auto f = [](const Tensor& x, const Tensor& w) { return gelu(matmul(x, w)).sin().mean(); };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({5, 3}, i), w = leaf({3, 2}, i + 10), x2 = x.detach().clone().requires_grad_(),
+           w2 = w.detach().clone().requires_grad_();
+    Tensor a = f(x, w), b = compiled(x2, w2);
+    EXPECT_TRUE(identical(b, a));
+    a.backward();
+    b.backward();
+    EXPECT_TRUE(identical(x2.grad(), x.grad()));
+    EXPECT_TRUE(identical(w2.grad(), w.grad()));
+  }
+  EXPECT_EQ(compiled.stats().traces, 1);
+  EXPECT_EQ(compiled.stats().backward_graphs, 1);
+  EXPECT_EQ(compiled.stats().fallbacks, 0);
+}
+
+TEST(Compile, ACallBeforeTheFirstBackwardCanStillBeDifferentiated) {
+  Tensor w = leaf({3}, 1);
+  auto f = compile([&](const Tensor& x) { return (x * w).exp().sum(); });
+  Tensor x = leaf({3}, 2);
+  Tensor first = f(x), second = f(x);
+  second.backward();
+  EXPECT_EQ(f.stats().fallbacks, 1);
+  Tensor wanted = grad((x * w).exp().sum(), w);
+  EXPECT_TRUE(identical(w.grad(), wanted));
+  w.zero_grad();
+  first.backward();
+  EXPECT_TRUE(identical(w.grad(), wanted));
+  w.zero_grad();
+  f(x).backward();
+  EXPECT_TRUE(identical(w.grad(), wanted));
+  EXPECT_EQ(f.stats().fallbacks, 1);
+}
+
+TEST(Compile, GradientsOfGradients) {
+  auto f = [](const Tensor& x) { return (x * x * x).sin().sum(); };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 3; ++i) {
+    Tensor x = leaf({4}, i);
+    auto second = [&](auto& g) {
+      Tensor first = grad(g(x), x, {.create_graph = true});
+      return grad((first * first).sum(), x);
+    };
+    EXPECT_TRUE(identical(second(compiled), second(f)));
+    compiled(x).backward();
+  }
+  EXPECT_TRUE(gradgradcheck([&](const TensorList& xs) { return TensorList{compiled(xs[0])}; }, {leaf({3}, 9)}));
+}
+
+TEST(Compile, TakesAndGivesTrees) {
+  struct Pair {
+    Tensor a;
+    double scale = 1;
+    TUTTI_FIELDS(a, scale)
+  };
+  auto f = compile([](const std::vector<Tensor>& xs, const Pair& p) {
+    std::map<std::string, Tensor> result;
+    result["sum"] = xs[0] + xs[1] * p.scale;
+    result["a"] = p.a;
+    return result;
+  });
+  Tensor x = ones({2}), y = full({2}, 3.0), a = zeros({1});
+  for (int i = 0; i < 2; ++i) {
+    auto r = f(std::vector{x, y}, Pair{a, 2});
+    EXPECT_TRUE(identical(r["sum"], full({2}, 7.0)));
+    EXPECT_TRUE(r["a"].is_same(a)) << "an argument that is returned is itself";
+  }
+  EXPECT_TRUE(identical(f(std::vector{x, y}, Pair{a, 3})["sum"], full({2}, 10.0)));
+  EXPECT_EQ(f.stats().recompilations, 1) << "another number is another graph";
+}
+
+TEST(Compile, GuardsShapesDtypesGradientsAndModes) {
+  auto f = compile([](const Tensor& x) { return x.exp() + 1; });
+  f(ones({2}));
+  f(ones({2}));
+  EXPECT_EQ(f.stats().forward_graphs, 1);
+  f(ones({3}));
+  EXPECT_EQ(f.stats().forward_graphs, 2);
+  f(ones({3}, f64));
+  EXPECT_EQ(f.stats().forward_graphs, 3);
+  f(ones({3}, f64).requires_grad_());
+  EXPECT_EQ(f.stats().forward_graphs, 4);
+  {
+    NoGrad no_grad;
+    f(ones({3}, f64).requires_grad_());
+    EXPECT_EQ(f.stats().forward_graphs, 5);
+  }
+  f(ones({3, 2}, f64).t());
+  EXPECT_EQ(f.stats().forward_graphs, 6);
+  EXPECT_THAT(f.explain(), HasSubstr("argument 0: f32[3]"));
+  EXPECT_THAT(f.explain(), HasSubstr("requires a gradient"));
+  EXPECT_EQ(f.stats().recompilations, 5);
+}
+
+TEST(Compile, CapturedTensorsKeepTheirIdentityAndMayChangeTheirValues) {
+  Tensor w = ones({2}), other = full({2}, 5.0);
+  Tensor* now = &w;
+  auto f = compile([&](const Tensor& x) { return x * *now; }, {.watch = [&] { return TensorList{*now}; }});
+  Tensor x = full({2}, 3.0);
+  f(x);
+  w.add_(1);
+  EXPECT_TRUE(identical(f(x), full({2}, 6.0)));
+  now = &other;
+  EXPECT_TRUE(identical(f(x), full({2}, 15.0)));
+  EXPECT_EQ(f.stats().forward_graphs, 2);
+}
+
+TEST(Compile, ReadingAValueIsAnErrorThatNamesTheLine) {
+  auto f = compile([](const Tensor& x) { return x.sum().item<float>() > 0 ? x : -x; });
+  try {
+    f(ones({2}));
+    FAIL() << "a value was read";
+  } catch (const TraceError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("item()"));
+#ifdef TUTTI_TEST_EXPECTS_LINES
+    EXPECT_THAT(e.what(), HasSubstr("compile_test.cpp:"));
+#endif
+  }
+  EXPECT_THROW(compile([](const Tensor& x) { return nonzero(x); })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return manual_seed(1), x + rand({2}); })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return to_string(x), x; })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return x.data<float>()[0] = 1, x; })(ones({2})), TraceError);
+  EXPECT_THROW(compile([](const Tensor& x) { return x; }, {.backend = "nothing"}), ValueError);
+}
+
+TEST(Compile, RandomNumbersAreDrawnEachTime) {
+  auto f = compile([](const Tensor& x) { return dropout(x, 0.5) + rand({4}); });
+  Tensor x = ones({4});
+  for (int i = 0; i < 3; ++i) {
+    manual_seed(static_cast<uint64_t>(i));
+    Tensor got = f(x);
+    manual_seed(static_cast<uint64_t>(i));
+    EXPECT_TRUE(identical(got, dropout(x, 0.5) + rand({4})));
+  }
+}
+
+TEST(Compile, WritesArgumentsAndTheirViews) {
+  auto f = [](Tensor x, Tensor y) {
+    x.add_(1);
+    y.narrow(0, 1, 2).mul_(x.narrow(0, 0, 2));
+    Tensor z = x * 2;
+    z[0].fill_(7);
+    return z;
+  };
+  auto compiled = compile(f);
+  Tensor x = ones({3}), y = full({4}, 2.0), x2 = x.clone(), y2 = y.clone();
+  for (int i = 0; i < 3; ++i) {
+    uint64_t before = x2.version();
+    EXPECT_TRUE(identical(compiled(x2, y2), f(x, y)));
+    EXPECT_TRUE(identical(x2, x));
+    EXPECT_TRUE(identical(y2, y));
+    EXPECT_EQ(x2.version(), before + 1);
+  }
+  EXPECT_EQ(compiled.stats().runs, 2);
+}
+
+TEST(Compile, WritesWithGradientsAreFeltOutside) {
+  auto f = [](Tensor x, const Tensor& w) {
+    x.mul_(w);
+    return x.sum();
+  };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 3; ++i) {
+    auto run = [&](auto& g) {
+      Tensor a = leaf({3}, i), w = leaf({3}, i + 5);
+      Tensor x = a * 3;
+      Tensor sum = g(x, w);
+      (x * x + sum).sum().backward();
+      return TensorList{a.grad(), w.grad(), x.detach()};
+    };
+    TensorList wanted = run(f), got = run(compiled);
+    for (size_t k = 0; k < 3; ++k) EXPECT_TRUE(identical(got[k], wanted[k])) << k;
+  }
+}
+
+TEST(Compile, AViewOfAnArgumentIsOneOutsideToo) {
+  auto f = compile([](const Tensor& x) { return x.t().narrow(0, 0, 1); });
+  for (int i = 0; i < 3; ++i) {
+    Tensor a = leaf({2, 3}, 1), x = a * 2;
+    Tensor v = f(x);
+    v.mul_(10);
+    x.sum().backward();
+    Tensor wanted = full({2, 3}, 2, {f64});
+    wanted.narrow(1, 0, 1).mul_(10);
+    EXPECT_TRUE(identical(a.grad(), wanted));
+  }
+}
+
+TEST(Compile, TheStepMayHaveItsBackwardInside) {
+  Tensor w = leaf({3}, 1), w2 = w.detach().clone().requires_grad_();
+  auto f = [](const Tensor& x, const Tensor& p) {
+    Tensor loss = (x * p).sin().sum();
+    loss.backward();
+    return loss.detach();
+  };
+  auto step = compile(f);
+  for (int i = 0; i < 4; ++i) {
+    Tensor x = leaf({3}, 40 + static_cast<uint64_t>(i)).detach();
+    EXPECT_TRUE(identical(step(x, w2), f(x, w)));
+    EXPECT_TRUE(identical(w2.grad(), w.grad()));
+  }
+  EXPECT_EQ(step.stats().forward_graphs, 2) << "no gradient yet, and gradient present\n" << step.explain();
+  EXPECT_EQ(step.stats().traces, 2);
+}
+
+TEST(Compile, ModulesAndWhatTheyTrain) {
+  nn::Linear a(3, 2), b = a.clone();
+  auto net = compile(b);
+  for (int i = 0; i < 3; ++i) {
+    Tensor x = rand({4, 3});
+    a(x).sum().backward();
+    net(x).sum().backward();
+    EXPECT_TRUE(identical(b.weight.grad(), a.weight.grad()));
+    EXPECT_TRUE(identical(b.bias.grad(), a.bias.grad()));
+  }
+  EXPECT_EQ(net.stats().traces, 1);
+  net.function().eval();
+  net(rand({4, 3}));
+  EXPECT_EQ(net.stats().forward_graphs, 2);
+}
+
+TEST(Compile, PrintsGraphsGroupsAndMemory) {
+  auto f = compile([](const Tensor& x) { return (x.exp() * 2 + 1).tanh().sum(); });
+  f(ones({8}));
+  f(ones({8}));
+  std::string text = f.print();
+  EXPECT_THAT(text, HasSubstr("exp(%0)"));
+  EXPECT_THAT(text, HasSubstr("group 0: 5 nodes"));
+  EXPECT_THAT(text, HasSubstr("memory:"));
+  EXPECT_THAT(f.html(), HasSubstr("<table>"));
+}
+
+TEST(Compile, FreesWhatItSaved) {
+  auto f = compile([](const Tensor& x) { return (x * x).sum(); });
+  Tensor x = leaf({4}, 1);
+  for (int i = 0; i < 2; ++i) {
+    Tensor y = f(x);
+    y.backward();
+    EXPECT_THROW(y.backward(), GradError);
+  }
+  Tensor y = f(x);
+  y.backward({.retain_graph = true});
+  y.backward();
+  EXPECT_EQ(f.stats().fallbacks, 0);
+}
+
+TEST(Compile, ASavedArgumentThatWasWrittenIsAnError) {
+  auto f = compile([](const Tensor& x) { return (x * x).sum(); });
+  for (int i = 0; i < 3; ++i) {
+    Tensor a = leaf({4}, 1), x = a * 1;
+    Tensor y = f(x);
+    x.add_(1);
+    if (i == 0)
+      EXPECT_THROW(y.backward(), VersionError);
+    else
+      EXPECT_THROW(y.backward(), GradError);
+    f(leaf({4}, 2) * 1).backward();
+  }
+}
+
+// Graphs, traces and nodes go with the function and the tensors that use them, whether or not backward ever ran.
+TEST(Compile, LeavesNothingBehind) {
+  auto work = [] {
+    Tensor w = leaf({8, 8}, 1);
+    auto f = compile([&](const Tensor& x) {
+      Tensor h = matmul(x, w).tanh();
+      // Not h itself, whose node has the hook: that would be a circle, compiled or not.
+      h.register_hook([value = h.detach()](const Tensor& g) { return g * value; });
+      return h.sum();
+    });
+    CompiledBackward backward;
+    for (uint64_t i = 0; i < 4; ++i) {
+      Tensor x = leaf({4, 8}, i), unused = f(x), y = f(x);
+      backward(y);
+      Tensor first = grad(f(x), x, {.create_graph = true});
+      first.sum().backward();
+    }
+  };
+  work();  // what is kept for good is there
+  int64_t before = memory::statistics().bytes_in_use;
+  work();
+  EXPECT_EQ(memory::statistics().bytes_in_use, before);
+}
+
+TEST(Compile, OtherBatchSizesAreNoRecompilations) {
+  nn::Linear net(3, 2);
+  auto f = compile([&](const Tensor& x) { return net(x).reshape({-1}).tanh(); }, {.dynamic_batch = true});
+  for (int64_t batch : {4, 2, 4, 7, 2}) {
+    Tensor x = rand({batch, 3});
+    EXPECT_TRUE(identical(f(x), net(x).reshape({-1}).tanh()));
+  }
+  EXPECT_EQ(f.stats().forward_graphs, 1);
+  EXPECT_EQ(f.stats().recompilations, 0);
+  EXPECT_EQ(f.stats().runs, 2);
+}
+
+TEST(Compile, TooManyGraphsAreAnErrorThatSaysWhy) {
+  auto f = compile([](const Tensor& x) { return x + 1; }, {.name = "grow", .limit = 2});
+  f(ones({1}));
+  f(ones({2}));
+  try {
+    f(ones({3}));
+    FAIL() << "a third graph";
+  } catch (const ValueError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("'grow' was traced for 2 different calls"));
+    EXPECT_THAT(e.what(), HasSubstr("argument 0: f32[2]"));
+  }
+  f(ones({2}));
+}
+
+TEST(Compile, HooksOnTensorsFromOutsideAreRefused) {
+  Tensor x = leaf({2}, 1);
+  auto f = compile([](const Tensor& t) {
+    t.register_hook([](const Tensor& g) { return g * 2; });
+    return t * 3;
+  });
+  EXPECT_THROW(f(x), TraceError);
+  EXPECT_THROW(f(x * 1), TraceError);
+}
+
+TEST(Compile, ThreadsMayShareAFunction) {
+  Tensor w = leaf({8}, 1);
+  auto f = compile([&](const Tensor& x) { return (x * w.detach()).sin().sum(); });
+  spawn_ranks(4, [&] {
+    for (uint64_t i = 0; i < 20; ++i) {
+      Tensor x = full({8}, 0.1 * static_cast<double>(i), f64).requires_grad_(), y = x.detach().clone().requires_grad_();
+      Tensor got = f(x), wanted = (y * w.detach()).sin().sum();
+      EXPECT_TRUE(identical(got, wanted));
+      got.backward();
+      wanted.backward();
+      EXPECT_TRUE(identical(x.grad(), y.grad()));
+    }
+  });
+  EXPECT_EQ(f.stats().forward_graphs, 4) << "one for each rank";
+}
+
+// What a small transformer does, with dropout: embedding, attention, norms, a loss.
+struct Small : nn::Module<Small> {
+  nn::Embedding tokens{11, 16};
+  nn::TransformerEncoder body{16, 2, 2, {.feedforward = 32, .dropout = 0.1, .gelu = true, .batch_first = true}};
+  nn::Linear head{16, 11};
+  TUTTI_FIELDS(tokens, body, head)
+  Tensor forward(const Tensor& x) { return head(body(tokens(x), nn::AttendOptions{.causal = true})); }
+};
+
+TEST(Compile, ATransformerTrainsToTheSameBits) {
+  manual_seed(3);
+  Small a, b = a.clone();
+  auto loss = [](Small& net, const Tensor& x, const Tensor& y) {
+    return cross_entropy(net(x).reshape({-1, 11}), y.reshape({-1}));
+  };
+  auto step = compile([&](const Tensor& x, const Tensor& y) { return loss(b, x, y); });
+  optim::Adam first(a.parameters(), {.lr = 0.01}), second(b.parameters(), {.lr = 0.01});
+  for (uint64_t i = 0; i < 5; ++i) {
+    Tensor x = randint(11, {3, 7}), y = randint(11, {3, 7});
+    first.zero_grad();
+    second.zero_grad();
+    manual_seed(100 + i);
+    Tensor wanted = loss(a, x, y);
+    wanted.backward();
+    manual_seed(100 + i);
+    Tensor got = step(x, y);
+    got.backward();
+    EXPECT_TRUE(identical(got, wanted)) << i;
+    first.step();
+    second.step();
+    auto p = a.parameters(), q = b.parameters();
+    for (size_t k = 0; k < p.size(); ++k) ASSERT_TRUE(identical(q[k], p[k])) << "parameter " << k << " in step " << i;
+  }
+  EXPECT_EQ(step.stats().traces, 1) << step.explain();
+}
+
+TEST(Compile, AConvolutionalNetTrainsToTheSameBits) {
+  manual_seed(4);
+  nn::Conv2d conv(1, 4, 3), twin = conv.clone();
+  nn::BatchNorm2d norm(4), norm2 = norm.clone();
+  auto f = [](nn::Conv2d& c, nn::BatchNorm2d& n, const Tensor& x) {
+    return max_pool2d(relu(n(c(x))), 2).flatten(1).sum({1}).mean();
+  };
+  auto step = compile([&](const Tensor& x) { return f(twin, norm2, x); });
+  for (int i = 0; i < 4; ++i) {
+    Tensor x = randn({2, 1, 8, 8});
+    Tensor wanted = f(conv, norm, x), got = step(x);
+    EXPECT_TRUE(identical(got, wanted));
+    wanted.backward();
+    got.backward();
+    EXPECT_TRUE(identical(twin.weight.grad(), conv.weight.grad()));
+    auto buffers = norm.buffers(), others = norm2.buffers();
+    for (size_t k = 0; k < buffers.size(); ++k) EXPECT_TRUE(identical(others[k], buffers[k])) << "buffer " << k;
+  }
+  EXPECT_EQ(step.stats().runs, 3) << step.explain();
+}
+
+TEST(Compile, CompiledFunctionsNest) {
+  auto inner = compile([](const Tensor& x) { return x.sin() * 2; });
+  auto f = [&](auto& g, const Tensor& x) { return (g(x) + g(x * 3)).exp().sum(); };
+  auto plain = [](const Tensor& x) { return x.sin() * 2; };
+  auto outer = compile([&](const Tensor& x) { return f(inner, x); });
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({3}, i), y = x.detach().clone().requires_grad_();
+    Tensor wanted = f(plain, x), got = outer(y);
+    EXPECT_TRUE(identical(got, wanted));
+    wanted.backward();
+    got.backward();
+    EXPECT_TRUE(identical(y.grad(), x.grad()));
+  }
+  EXPECT_EQ(outer.stats().runs, 3);
+}
+
+TEST(Compile, CheckpointsInside) {
+  auto f = [](const Tensor& x) { return checkpoint([](const Tensor& t) { return (t * t).sin().exp(); }, x * 2).sum(); };
+  auto compiled = compile(f);
+  for (uint64_t i = 0; i < 3; ++i) {
+    Tensor x = leaf({3}, i), y = x.detach().clone().requires_grad_();
+    f(x).backward();
+    compiled(y).backward();
+    EXPECT_TRUE(identical(y.grad(), x.grad()));
+  }
+  EXPECT_EQ(compiled.stats().traces, 1);
+}
+
+TEST(Compile, CustomFunctionsAreTracedThrough) {
+  struct Cube : Function<Cube> {
+    double scale = 1;
+    Tensor forward(const Tensor& x, double s) {
+      scale = s;
+      save(x);
+      return x * x * x * s;
+    }
+    TensorList backward(const TensorList& g) { return {g[0] * 3 * saved(0) * saved(0) * scale}; }
+  };
+  auto f = [](const Tensor& x) { return Cube::apply(x.sin(), 2.0).sum(); };
+  auto compiled = compile(f);
+  CompiledBackward backward;
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({3}, i), y = x.detach().clone().requires_grad_(), z = x.detach().clone().requires_grad_();
+    f(x).backward();
+    compiled(y).backward();
+    backward(f(z));
+    EXPECT_TRUE(identical(y.grad(), x.grad()));
+    EXPECT_TRUE(identical(z.grad(), x.grad()));
+  }
+  EXPECT_EQ(backward.graph_count(), 1);
+}
+
+TEST(CompiledBackward, WholePassesWithHooksThatChange) {
+  CompiledBackward backward;
+  Tensor w = leaf({4}, 1), w2 = w.detach().clone().requires_grad_();
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({4}, 50 + i).detach();
+    auto loss = [&](const Tensor& p) {
+      Tensor h = (x * p).tanh();
+      h.register_hook([factor = static_cast<double>(i + 1)](const Tensor& g) { return g * factor; });
+      return (h * h + p).sum();
+    };
+    loss(w).backward();
+    backward(loss(w2));
+    EXPECT_TRUE(identical(w2.grad(), w.grad())) << i;
+  }
+  EXPECT_EQ(backward.graph_count(), 2) << "no gradient yet, and gradient present";
+  EXPECT_EQ(backward.stats().runs, 2);
+}
+
+TEST(CompiledBackward, FreesTheGraphAndRefusesWhatBackwardRefuses) {
+  CompiledBackward backward;
+  for (int i = 0; i < 3; ++i) {
+    Tensor x = leaf({2}, 1), y = (x * x).sum();
+    backward(y);
+    EXPECT_THROW(backward(y), GradError);
+    EXPECT_THROW(backward(x * 2), GradError);
+    EXPECT_THROW(backward(ones({1})), GradError);
+  }
+}
+
+TEST(CompiledBackward, LeafHooksRunAsUsual) {
+  CompiledBackward backward;
+  Tensor w = leaf({2}, 1);
+  int seen = 0;
+  w.register_post_accumulate_hook([&](const Tensor&) { ++seen; });
+  for (int i = 0; i < 3; ++i) backward((w * w).sum());
+  EXPECT_EQ(seen, 3);
+}
+
+}  // namespace
+}  // namespace tutti
