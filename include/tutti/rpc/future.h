@@ -18,6 +18,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <coroutine>
 #include <exception>
 #include <functional>
@@ -36,6 +37,17 @@ template <class T>
 class Future;
 
 namespace detail {
+
+class FutureCore;
+
+/// What futures of calls come from.
+class FutureOrigin {
+ public:
+  virtual ~FutureOrigin() = default;
+  /// It was cancelled; or its time is over, and this is to fail it.
+  virtual void cancelled(const FutureCore& future) = 0;
+  virtual void expired(FutureCore& future) = 0;
+};
 
 /// What all futures have, whatever their values are.
 class FutureCore : public std::enable_shared_from_this<FutureCore> {
@@ -64,23 +76,27 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   void on_done_elsewhere(std::function<void()> f);
   /// Until it is done, or then: whether it is. A thread that serves calls may serve others meanwhile.
   bool wait_until(Clock::time_point until);
-  /// Until it is done, for as long as the current session's timeout; throws what went wrong.
+  /// Until it is done, or its time is over; throws what went wrong.
   void wait();
-  /// What cancel() does besides.
-  std::function<void()> when_cancelled = {};
   bool cancel();
 
   /// The result as it came over the wire.
   virtual void take(Reader&) {}
 
+  // Of calls; set before anybody else has the future.
+  std::weak_ptr<FutureOrigin> origin;
+  uint64_t number = 0;
+  Clock::time_point deadline{};
+
  private:
-  friend class Agent;
   static constexpr int kOpen = 0, kClaimed = 1, kDone = 2;
   void settle();
+  bool sleep_until(Clock::time_point until);
   std::atomic<int> state_{kOpen};
-  std::atomic<uint32_t> sleepers_{0};
   std::exception_ptr error_;
   std::mutex mutex_;
+  std::condition_variable changed_;
+  int sleepers_ = 0;
   std::vector<std::function<void()>> then_;
 };
 

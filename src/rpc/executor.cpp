@@ -1,0 +1,234 @@
+#include "rpc/executor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tutti::rpc::detail {
+namespace {
+
+constexpr int kSpins = 2000;
+constexpr auto kLinger = std::chrono::microseconds(500);  // after which an idle thread looks who polls
+constexpr auto kGlance = std::chrono::milliseconds(50);   // the longest sleep in the link
+
+thread_local Executor* own_executor = nullptr;
+thread_local bool polls = false;  // this thread is inside of Link::poll
+thread_local bool takes = false;  // and will look at the queue right after it
+
+struct Stack {
+  char* low = nullptr;
+  size_t size = 0;
+  Stack() {
+    pthread_attr_t attributes;
+    if (::pthread_getattr_np(::pthread_self(), &attributes) != 0) return;
+    void* base = nullptr;
+    ::pthread_attr_getstack(&attributes, &base, &size);
+    ::pthread_attr_destroy(&attributes);
+    low = static_cast<char*>(base);
+  }
+};
+
+bool poll(Link& link) {
+  polls = true;
+  bool moved = link.poll();
+  polls = false;
+  return moved;
+}
+
+}  // namespace
+
+bool stack_is_deep() {
+  thread_local const Stack stack;
+  const char here = 0;
+  return stack.low && static_cast<size_t>(&here - stack.low) < std::min<size_t>(stack.size / 2, size_t{3} << 20);
+}
+
+Executor::Executor(int threads, bool spin) : most_(static_cast<size_t>(std::max(threads, 1))), spin_(spin) {}
+
+void Executor::set_link(Link* link) {
+  std::lock_guard lock(mutex_);
+  link_ = link;
+  start_thread();
+  start_thread();
+}
+
+bool Executor::is_mine() const { return own_executor == this; }
+
+void Executor::start_thread() {
+  if (stop_) return;
+  threads_.emplace_back([this] { run(); });
+  count_.store(threads_.size());
+  ++idle_;  // from now on, so that several posts do not each count on it: see run()
+}
+
+bool Executor::post(Task task) {
+  std::lock_guard lock(mutex_);
+  if (stop_) return false;
+  queue_.push_back(std::move(task));
+  // Who polls takes the first one by itself.
+  size_t mine = takes && own_executor == this ? 1 : 0;
+  if (queue_.size() <= mine) return true;
+  if (queue_.size() > idle_ && threads_.size() < most_)
+    start_thread();
+  else if (idle_ > 0)
+    work_.notify_one();
+  else
+    wake_waiting();
+  return true;
+}
+
+// Those who wait may have to help.
+void Executor::wake_waiting() {
+  changed_.notify_all();
+  if (leading_ && !polls) link_->wake();
+}
+
+// Takes the oldest task, and runs it without the lock.
+void Executor::take(std::unique_lock<std::mutex>& lock) {
+  Task task = std::move(queue_.front());
+  queue_.pop_front();
+  // Somebody must be there to poll while it runs.
+  if (link_ && idle_ == 0 && threads_.size() < most_) start_thread();
+  lock.unlock();
+  task();
+  task = nullptr;
+  lock.lock();
+}
+
+void Executor::run() {
+  own_executor = this;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (queue_.empty()) {
+      if (stop_) break;
+      idle(lock);
+      continue;
+    }
+    --idle_;
+    take(lock);
+    ++idle_;
+  }
+  --idle_;
+}
+
+void Executor::idle(std::unique_lock<std::mutex>& lock) {
+  auto needed = [&] { return stop_ || !queue_.empty(); };
+  if (!link_) return work_.wait(lock, needed);
+  if (leading_) {
+    work_.wait_for(lock, kGlance, [&] { return needed() || !leading_; });
+    return;
+  }
+  if (looking_.load() > 0) {
+    work_.wait_for(lock, kLinger, needed);
+    return;
+  }
+  leading_ = takes = true;
+  lock.unlock();
+  bool found = false;
+  for (int i = spin_ ? kSpins : 2; i > 0 && !found && looking_.load(std::memory_order_relaxed) == 0; --i) {
+    found = poll(*link_);
+    if (spin_ && !found) __builtin_ia32_pause();
+  }
+  if (!found && looking_.load() == 0) {
+    link_->sleep(Clock::now() + kGlance);
+    poll(*link_);
+    // It may take long until this thread is back.
+    lock.lock();
+    leading_ = takes = false;
+    return pass_lead();
+  }
+  lock.lock();
+  leading_ = takes = false;
+}
+
+// Nobody sleeps in the link any more: somebody should.
+void Executor::pass_lead() {
+  work_.notify_one();
+  changed_.notify_one();
+}
+
+// ---- Waiting
+
+bool Executor::may_help() const { return own_executor == this && !queue_.empty(); }
+
+// Awake, for as long as that is cheaper than to sleep.
+bool Executor::look(FutureCore& future, Clock::time_point until) {
+  if (!link_) {
+    for (int i = spin_ ? 200 : 1; i > 0 && !future.done(); --i) __builtin_ia32_pause();
+    return future.done();
+  }
+  looking_.fetch_add(1);
+  for (int i = spin_ ? kSpins : 2; i > 0 && !future.done(); --i)
+    if (poll(*link_))
+      i = std::min(i + 100, kSpins);
+    else if (i % 256 == 0 && Clock::now() >= until)
+      break;
+    else
+      __builtin_ia32_pause();
+  looking_.fetch_sub(1);
+  return future.done();
+}
+
+void Executor::sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
+  leading_ = true;
+  lock.unlock();
+  link_->sleep(until);
+  poll(*link_);
+  lock.lock();
+  leading_ = false;
+  pass_lead();
+}
+
+bool Executor::wait(FutureCore& future, Clock::time_point until) {
+  if (future.done() || look(future, until)) return true;
+  // From here on whoever settles it wakes all that sleep here.
+  auto waiting = std::make_shared<std::atomic<Executor*>>(this);
+  auto gate = std::make_shared<std::mutex>();
+  future.on_done([waiting, gate] {
+    std::lock_guard still(*gate);
+    Executor* executor = waiting->load();
+    if (!executor) return;
+    std::lock_guard lock(executor->mutex_);
+    executor->changed_.notify_all();
+    if (executor->leading_ && !polls) executor->link_->wake();
+  });
+  std::unique_lock lock(mutex_);
+  while (!future.done() && Clock::now() < until) {
+    if (may_help() && idle_ == 0 && threads_.size() >= most_) {
+      if (!stack_is_deep()) {
+        take(lock);
+        continue;
+      }
+      if (threads_.size() < kMostThreads) start_thread();
+    }
+    if (link_ && !leading_)
+      sleep_as_leader(lock, until);
+    else
+      changed_.wait_until(lock, until, [&] {
+        return future.done() || (link_ && !leading_) || (may_help() && idle_ == 0 && threads_.size() >= most_);
+      });
+  }
+  lock.unlock();
+  std::lock_guard closing(*gate);
+  waiting->store(nullptr);
+  return future.done();
+}
+
+void Executor::stop() {
+  std::vector<std::thread> threads;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(stop_, true)) return;
+    threads.swap(threads_);
+    if (link_) link_->wake();
+  }
+  work_.notify_all();
+  changed_.notify_all();
+  for (auto& thread : threads) thread.join();
+  count_.store(0);
+}
+
+}  // namespace tutti::rpc::detail
