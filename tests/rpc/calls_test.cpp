@@ -1,42 +1,13 @@
 // Calls: the same bodies on threads, on processes of a host, and on hosts.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <numeric>
-
-#include "tests/comm/ways.h"
-#include "tutti/rpc.h"
-#include "tutti/tutti.h"
+#include "tests/rpc/support.h"
 
 namespace tutti::test {
 namespace {
 
-using namespace std::chrono_literals;
-
-class Rpc : public testing::TestWithParam<Way> {
- protected:
-  /// Runs body on workers, each with a session.
-  void run(int n, const std::function<void(rpc::Session&)>& body, rpc::SessionOptions options = {}) {
-    GetParam().spawn(n,
-                     [&] {
-                       rpc::Session session(options);
-                       body(session);
-                     },
-                     {.timeout = 60s});
-  }
-  /// The same on the first of them.
-  void drive(int n, const std::function<void()>& body, rpc::SessionOptions options = {}) {
-    run(
-        n,
-        [&](rpc::Session&) {
-          if (rank() == 0) body();
-        },
-        options);
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Ways, Rpc, every_way(), testing::PrintToStringParamName());
-
-std::string next(int by) { return "worker" + std::to_string((rank() + by) % world_size()); }
+class RpcCalls : public Rpc {};
+INSTANTIATE_TEST_SUITE_P(Ways, RpcCalls, every_way(), testing::PrintToStringParamName());
 
 // ---- What is called
 
@@ -68,7 +39,7 @@ Tensor echo_tensor(const Tensor& t) { return t; }
 Tensor write_into(Tensor t) { return t.fill_(7); }
 bool requires_grad(const Tensor& t) { return t.requires_grad(); }
 
-TEST_P(Rpc, CallsFunctions) {
+TEST_P(RpcCalls, CallsFunctions) {
   drive(3, [] {
     EXPECT_EQ(rpc::sync<&add>("worker1", 40, 2), 42);
     EXPECT_EQ(rpc::sync<&add>(2, 40, int8_t{3}), 43);
@@ -79,7 +50,7 @@ TEST_P(Rpc, CallsFunctions) {
   });
 }
 
-TEST_P(Rpc, EveryoneCallsEveryone) {
+TEST_P(RpcCalls, EveryoneCallsEveryone) {
   run(4, [](rpc::Session& session) {
     std::vector<rpc::Future<int64_t>> sums;
     for (int i = 0; i < 200; ++i)
@@ -90,7 +61,7 @@ TEST_P(Rpc, EveryoneCallsEveryone) {
   });
 }
 
-TEST_P(Rpc, ValuesArriveAsTheyWere) {
+TEST_P(RpcCalls, ValuesArriveAsTheyWere) {
   drive(2, [] {
     Whole w;
     w.parts["a"] = {"first", {ones({2, 3}), Tensor(), arange(5)}, 3};
@@ -125,7 +96,7 @@ TEST_P(Rpc, ValuesArriveAsTheyWere) {
   });
 }
 
-TEST_P(Rpc, TensorsOfAllKinds) {
+TEST_P(RpcCalls, TensorsOfAllKinds) {
   drive(2, [] {
     auto there_and_back = [](const Tensor& t) { return rpc::sync<&echo_tensor>("worker1", t); };
     for (DType d : {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128}) {
@@ -157,7 +128,7 @@ TEST_P(Rpc, TensorsOfAllKinds) {
 }
 
 // A worker owns what it was given, even where it is a thread of the same process.
-TEST_P(Rpc, WhatIsGivenIsACopy) {
+TEST_P(RpcCalls, WhatIsGivenIsACopy) {
   drive(2, [] {
     Tensor mine = zeros({3});
     Tensor got = rpc::sync<&write_into>("worker1", mine);
@@ -177,24 +148,10 @@ int throws(int kind) {
   if (kind == 1) throw std::out_of_range("beyond");
   if (kind == 2) throw Odd();
   if (kind == 3) (void)matmul(ones({2, 3}), ones({2, 3}));
-  return rpc::sync<&throws>(next(1), 1);
+  return rpc::sync<&throws>(next_worker(), 1);
 }
 
-template <class E>
-std::string text_of_error(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another error: " << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
-TEST_P(Rpc, ErrorsArriveWithTypeTextWorkerAndLine) {
+TEST_P(RpcCalls, ErrorsArriveWithTypeTextWorkerAndLine) {
   drive(3, [] {
     std::string text = text_of_error<ShapeError>([] { rpc::sync<&throws>("worker1", 0); });
     std::string line = std::to_string(__LINE__ - 1);
@@ -221,7 +178,7 @@ TEST_P(Rpc, ErrorsArriveWithTypeTextWorkerAndLine) {
   });
 }
 
-TEST_P(Rpc, WrongUseSaysWhatToDo) {
+TEST_P(RpcCalls, WrongUseSaysWhatToDo) {
   EXPECT_THROW(rpc::sync<&nothing>("worker0"), ValueError);  // no session
   drive(2, [] {
     std::string text = text_of_error<ValueError>([] { rpc::sync<&nothing>("worker7"); });
@@ -230,7 +187,7 @@ TEST_P(Rpc, WrongUseSaysWhatToDo) {
   });
 }
 
-TEST_P(Rpc, TwoWorkersOfOneNameAreAnError) {
+TEST_P(RpcCalls, TwoWorkersOfOneNameAreAnError) {
   try {
     GetParam().spawn(3, [] { rpc::Session session({.name = rank() == 1 ? "a" : "same"}); }, {});
     ADD_FAILURE() << "no error";
