@@ -15,8 +15,8 @@ constexpr auto kLinger = std::chrono::microseconds(500);  // after which an idle
 constexpr auto kGlance = std::chrono::milliseconds(50);   // the longest sleep in the link
 
 thread_local Executor* own_executor = nullptr;
-thread_local bool polls = false;  // this thread is inside of Link::poll
-thread_local bool takes = false;  // and will look at the queue right after it
+thread_local bool leads = false;  // this thread is the one that sleeps in the link, but does not sleep now
+thread_local bool takes = false;  // this thread will look at the queue when it has polled
 
 struct Stack {
   char* low = nullptr;
@@ -30,13 +30,6 @@ struct Stack {
     low = static_cast<char*>(base);
   }
 };
-
-bool poll(Link& link) {
-  polls = true;
-  bool moved = link.poll();
-  polls = false;
-  return moved;
-}
 
 }  // namespace
 
@@ -73,7 +66,7 @@ bool Executor::post(Task task) {
   if (queue_.size() <= mine) return true;
   if (queue_.size() > idle_ && threads_.size() < most_)
     start_thread();
-  else if (idle_ > 0)
+  else if (idle_ > (idle_leads_ ? 1 : 0))
     work_.notify_one();
   else
     wake_waiting();
@@ -83,7 +76,7 @@ bool Executor::post(Task task) {
 // Those who wait may have to help.
 void Executor::wake_waiting() {
   changed_.notify_all();
-  if (leading_ && !polls) link_->wake();
+  if (leading_ && !leads) link_->wake();
 }
 
 // Takes the oldest task, and runs it without the lock.
@@ -125,23 +118,21 @@ void Executor::idle(std::unique_lock<std::mutex>& lock) {
     work_.wait_for(lock, kLinger, needed);
     return;
   }
-  leading_ = takes = true;
+  leading_ = idle_leads_ = leads = takes = true;
   lock.unlock();
   bool found = false;
   for (int i = spin_ ? kSpins : 2; i > 0 && !found && looking_.load(std::memory_order_relaxed) == 0; --i) {
-    found = poll(*link_);
+    found = link_->poll();
     if (spin_ && !found) __builtin_ia32_pause();
   }
-  if (!found && looking_.load() == 0) {
+  bool slept = !found && looking_.load() == 0;
+  if (slept) {
     link_->sleep(Clock::now() + kGlance);
-    poll(*link_);
-    // It may take long until this thread is back.
-    lock.lock();
-    leading_ = takes = false;
-    return pass_lead();
+    link_->poll();
   }
   lock.lock();
-  leading_ = takes = false;
+  leading_ = idle_leads_ = leads = takes = false;
+  if (slept) pass_lead();  // it may take long until this thread is back
 }
 
 // Nobody sleeps in the link any more: somebody should.
@@ -162,7 +153,7 @@ bool Executor::look(FutureCore& future, Clock::time_point until) {
   }
   looking_.fetch_add(1);
   for (int i = spin_ ? kSpins : 2; i > 0 && !future.done(); --i)
-    if (poll(*link_))
+    if (link_->poll())
       i = std::min(i + 100, kSpins);
     else if (i % 256 == 0 && Clock::now() >= until)
       break;
@@ -173,12 +164,12 @@ bool Executor::look(FutureCore& future, Clock::time_point until) {
 }
 
 void Executor::sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
-  leading_ = true;
+  leading_ = leads = true;
   lock.unlock();
   link_->sleep(until);
-  poll(*link_);
+  link_->poll();
   lock.lock();
-  leading_ = false;
+  leading_ = leads = false;
   pass_lead();
 }
 
@@ -192,8 +183,7 @@ bool Executor::wait(FutureCore& future, Clock::time_point until) {
     Executor* executor = waiting->load();
     if (!executor) return;
     std::lock_guard lock(executor->mutex_);
-    executor->changed_.notify_all();
-    if (executor->leading_ && !polls) executor->link_->wake();
+    executor->wake_waiting();
   });
   std::unique_lock lock(mutex_);
   while (!future.done() && Clock::now() < until) {

@@ -72,6 +72,7 @@ class Executor {
   size_t idle_ = 0;
   bool stop_ = false;
   bool leading_ = false;         // a thread sleeps in the link
+  bool idle_leads_ = false;      // and it is an idle one
   std::atomic<int> looking_{0};  // waiting threads that poll, awake
 };
 

@@ -3,7 +3,7 @@
 
 #include "tests/rpc/support.h"
 
-namespace tutti::test {
+namespace tutti::test::of_calls {  // functions that are called have names of their own
 namespace {
 
 class RpcCalls : public Rpc {};
@@ -197,4 +197,4 @@ TEST_P(RpcCalls, TwoWorkersOfOneNameAreAnError) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::of_calls

@@ -8,7 +8,7 @@
 
 #include "tests/rpc/support.h"
 
-namespace tutti::test {
+namespace tutti::test::of_future {  // functions that are called have names of their own
 namespace {
 
 class RpcFutures : public Rpc {};
@@ -104,7 +104,8 @@ TEST_P(RpcFutures, Coroutines) {
   drive(2, [] {
     EXPECT_EQ(rpc::sync<&sum_of>("worker1", std::vector<int64_t>{1, 2, 3}), 12);
     EXPECT_EQ(sum_of({5}).wait(), 10);  // here
-    std::string text = text_of_error<ValueError>([] { rpc::sync<&checks_and_fails>("worker1", std::string(100, 'x')); });
+    std::string text =
+        text_of_error<ValueError>([] { rpc::sync<&checks_and_fails>("worker1", std::string(100, 'x')); });
     EXPECT_NE(text.find("refused"), std::string::npos);
     rpc::sync<&checks_and_fails>("worker1", "y");
     EXPECT_EQ(rpc::sync<&countdown>("worker1", 500), 500);
@@ -175,4 +176,4 @@ TEST(RpcPromise, SettlesOnceFromAnyThread) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::of_future

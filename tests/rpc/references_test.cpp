@@ -6,7 +6,7 @@
 
 #include "tests/rpc/support.h"
 
-namespace tutti::test {
+namespace tutti::test::of_references {  // functions that are called have names of their own
 namespace {
 
 class RpcReferences : public Rpc {};
@@ -180,4 +180,4 @@ TEST_P(RpcReferences, LeaksAreListedWithTheirOrigin) {
 }
 
 }  // namespace
-}  // namespace tutti::test
+}  // namespace tutti::test::of_references

@@ -19,13 +19,12 @@ class Rpc : public testing::TestWithParam<Way> {
  protected:
   /// Runs body on workers, each with a session.
   void run(int n, const std::function<void(rpc::Session&)>& body, const rpc::SessionOptions& options = {}) {
-    GetParam().spawn(
-        n,
-        [&] {
-          rpc::Session session(options);
-          body(session);
-        },
-        {.timeout = 60s});
+    GetParam().spawn(n,
+                     [&] {
+                       rpc::Session session(options);
+                       body(session);
+                     },
+                     {.timeout = 60s});
   }
   /// The same on the first of them.
   void drive(int n, const std::function<void()>& body, const rpc::SessionOptions& options = {}) {
