@@ -11,8 +11,11 @@ namespace tutti::rpc::detail {
 namespace {
 
 constexpr int kSpins = 2000;
-constexpr auto kLinger = std::chrono::microseconds(500);  // after which an idle thread looks who polls
-constexpr auto kGlance = std::chrono::milliseconds(50);   // the longest sleep in the link
+constexpr std::chrono::nanoseconds kLinger =
+    std::chrono::microseconds(500);  // after which an idle thread looks who polls
+constexpr auto kActive = std::chrono::milliseconds(20);
+constexpr auto kPatience = std::chrono::microseconds(200);
+constexpr std::chrono::nanoseconds kGlance = std::chrono::milliseconds(50);  // the longest sleep in the link
 
 thread_local Executor* own_executor = nullptr;
 thread_local bool leads = false;  // this thread is the one that sleeps in the link, but does not sleep now
@@ -61,16 +64,23 @@ bool Executor::post(Task task) {
   std::lock_guard lock(mutex_);
   if (stop_) return false;
   queue_.push_back(std::move(task));
-  // Who polls takes the first one by itself.
-  size_t mine = takes && own_executor == this ? 1 : 0;
-  if (queue_.size() <= mine) return true;
-  if (queue_.size() > idle_ && threads_.size() < most_)
-    start_thread();
-  else if (idle_ > (idle_leads_ ? 1 : 0))
-    work_.notify_one();
-  else
-    wake_waiting();
+  queued_.store(queue_.size(), std::memory_order_relaxed);
+  if (!(takes && own_executor == this)) rouse();
   return true;
+}
+
+// Somebody is to look at the queue. One at a time is woken: whoever takes a task wakes the next if there are more.
+void Executor::rouse() {
+  if (waking_ || queue_.empty()) return;
+  if (idle_ > (idle_leads_ ? 1 : 0)) {
+    waking_ = true;
+    work_.notify_one();
+  } else if (threads_.size() < most_ && !stop_) {
+    waking_ = true;
+    start_thread();
+  } else {
+    wake_waiting();
+  }
 }
 
 // Those who wait may have to help.
@@ -83,6 +93,9 @@ void Executor::wake_waiting() {
 void Executor::take(std::unique_lock<std::mutex>& lock) {
   Task task = std::move(queue_.front());
   queue_.pop_front();
+  queued_.store(queue_.size(), std::memory_order_relaxed);
+  // What one thread has found it can often do faster than wake others for it; if not, they come.
+  if (!queue_.empty() && (!found_ || Clock::now() - *found_ > kPatience)) rouse();
   // Somebody must be there to poll while it runs.
   if (link_ && idle_ == 0 && threads_.size() < most_) start_thread();
   lock.unlock();
@@ -100,6 +113,7 @@ void Executor::run() {
       idle(lock);
       continue;
     }
+    waking_ = false;
     --idle_;
     take(lock);
     ++idle_;
@@ -111,7 +125,9 @@ void Executor::idle(std::unique_lock<std::mutex>& lock) {
   auto needed = [&] { return stop_ || !queue_.empty(); };
   if (!link_) return work_.wait(lock, needed);
   if (leading_) {
-    work_.wait_for(lock, kGlance, [&] { return needed() || !leading_; });
+    // Who polls may find a call that takes long: see Note [Threads of a session].
+    bool active = found_ && Clock::now() - *found_ < kActive;
+    work_.wait_for(lock, active ? kLinger : kGlance, [&] { return needed() || !leading_; });
     return;
   }
   if (looking_.load() > 0) {
@@ -132,6 +148,7 @@ void Executor::idle(std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   leading_ = idle_leads_ = leads = takes = false;
+  if (!queue_.empty()) found_ = Clock::now();
   if (slept) pass_lead();  // it may take long until this thread is back
 }
 
@@ -174,7 +191,12 @@ void Executor::sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_p
 }
 
 bool Executor::wait(FutureCore& future, Clock::time_point until) {
-  if (future.done() || look(future, until)) return true;
+  if (future.done()) return true;
+  if (own_executor == this && queued_.load(std::memory_order_relaxed) > 0) {
+    std::lock_guard lock(mutex_);
+    rouse();
+  }
+  if (look(future, until)) return true;
   // From here on whoever settles it wakes all that sleep here.
   auto waiting = std::make_shared<std::atomic<Executor*>>(this);
   auto gate = std::make_shared<std::mutex>();

@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -59,6 +60,7 @@ class Executor {
   bool may_help() const;
   void pass_lead();
   void wake_waiting();
+  void rouse();
   void sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_point until);
 
   const size_t most_;
@@ -67,6 +69,9 @@ class Executor {
   std::mutex mutex_;
   std::condition_variable work_, changed_;  // for idle threads, and for those that wait for something
   std::deque<Task> queue_;
+  std::atomic<size_t> queued_{0};           // how many
+  bool waking_ = false;                     // a thread is on its way to the queue
+  std::optional<Clock::time_point> found_;  // when an idle thread last found calls
   std::vector<std::thread> threads_;
   std::atomic<size_t> count_{0};
   size_t idle_ = 0;

@@ -1,5 +1,6 @@
 #include "rpc/message.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -67,6 +68,22 @@ class Packer {
     if (!t.device().is_cpu()) t = t.to(Device());
     data(last ? t : t.contiguous());
   }
+  // One tensor stays where it is; of several, one copy is made that can be sent in one go.
+  void gather() {
+    if (parts_.empty()) return;
+    packed_.memory = parts_[0].tensor;
+    if (parts_.size() > 1) {
+      packed_.memory = empty({packed_.header.data_bytes}, {.dtype = DType::u8, .device = Device()});
+      auto* to = static_cast<char*>(packed_.memory.raw_data());
+      uint64_t end = 0;
+      for (const Part& p : parts_) {
+        std::memset(to + end, 0, p.at - end);
+        std::memcpy(to + p.at, p.tensor.raw_data(), p.bytes);
+        end = p.at + p.bytes;
+      }
+    }
+    packed_.data = packed_.memory.raw_data();
+  }
   void reference(const RefRecord& r) {
     io::put(table, r.id.maker);
     io::put(table, r.id.owner);
@@ -92,14 +109,17 @@ class Packer {
     table += text;
   }
   void data(Tensor t) {
-    static constexpr std::array<char, kAlign> padding{};
     size_t bytes = bytes_of(t);
     if (bytes == 0) return;
-    packed_.pieces.push_back({t.raw_data(), bytes});
-    packed_.header.data_bytes += aligned(bytes);
-    if (aligned(bytes) > bytes) packed_.pieces.push_back({padding.data(), aligned(bytes) - bytes});
-    packed_.tensors.push_back(std::move(t));
+    uint64_t at = aligned(packed_.header.data_bytes);
+    parts_.push_back({std::move(t), at, bytes});
+    packed_.header.data_bytes = at + bytes;
   }
+  struct Part {
+    Tensor tensor;
+    uint64_t at, bytes;
+  };
+  std::vector<Part> parts_;
   Packed& packed_;
 };
 
@@ -128,7 +148,6 @@ Packed pack(Message&& m) {
   h.from = static_cast<uint32_t>(m.from);
   h.number = m.number;
   h.function = m.function;
-  packed.pieces.push_back({nullptr, 0});
   Packer packer(packed);
   if (!m.tensors.empty() || !m.references.empty()) {
     NoGrad guard;
@@ -136,6 +155,7 @@ Packed pack(Message&& m) {
     for (const Tensor& t : m.tensors) packer.tensor(t);
     io::put(packer.table, static_cast<uint32_t>(m.references.size()));
     for (const RefRecord& r : m.references) packer.reference(r);
+    packer.gather();
   }
   check<ValueError>(packer.table.size() <= kMaxTable && m.extension.size() <= kMaxTable, kOperation,
                     "a message of {} tensors and {} references is too large; send it in parts", m.tensors.size(),
@@ -147,8 +167,6 @@ Packed pack(Message&& m) {
   packed.front += m.extension;
   packed.front += m.body;
   if (h.data_bytes > 0) packed.front.resize(data_at(h));
-  packed.pieces[0] = {packed.front.data(), packed.front.size()};
-  packed.bytes = packed.front.size() + h.data_bytes;
   return packed;
 }
 
@@ -160,7 +178,7 @@ std::string defect(const WireHeader& h, uint64_t bytes) {
     return fmt::format("it is of version {}, and this program speaks version {}", h.version, WireHeader::kVersion);
   if (h.kind < 1 || h.kind > kKinds) return fmt::format("it is of kind {}, which there is not", h.kind);
   if (h.table_bytes > kMaxTable || h.extension_bytes > kMaxTable || h.body_bytes > kMaxMessage ||
-      h.data_bytes > kMaxMessage || h.data_bytes % kAlign != 0)
+      h.data_bytes > kMaxMessage)
     return "it says that it is larger than messages may be";
   uint64_t wanted =
       h.data_bytes > 0 ? data_at(h) + h.data_bytes : uint64_t{h.table_bytes} + h.extension_bytes + h.body_bytes;
@@ -237,8 +255,8 @@ class Unpacker {
   }
 
   Tensor dense(TensorKind kind, const Shape& sizes, const Options& options, uint64_t bytes) {
-    uint64_t taken = aligned(bytes);
-    check<ValueError>(taken <= data_.size(), kOperation, "a message has {} bytes for a tensor of shape {}",
+    uint64_t taken = std::min<uint64_t>(aligned(bytes), data_.size());
+    check<ValueError>(bytes <= data_.size(), kOperation, "a message has {} bytes for a tensor of shape {}",
                       data_.size(), sizes);
     std::string_view memory = data_.substr(0, bytes);
     data_.remove_prefix(taken);

@@ -78,7 +78,7 @@ struct WireHeader {
   uint32_t extension_bytes = 0;  //
   uint32_t reserved2 = 0;
   uint64_t body_bytes = 0;
-  uint64_t data_bytes = 0;  // of tensors; begins at a multiple of kAlign after all that is before it
+  uint64_t data_bytes = 0;  // of tensors; they, and each of them, begin at a multiple of kAlign
   uint64_t number = 0, function = 0;
 };
 static_assert(sizeof(WireHeader) == 72);
@@ -87,18 +87,12 @@ inline constexpr size_t kAlign = 64;
 inline constexpr uint32_t kMaxTable = uint32_t{1} << 26;
 inline constexpr uint64_t kMaxMessage = uint64_t{1} << 40;
 
-/// A piece of what follows the header. Tensors' memory is sent from where it is.
-struct Piece {
-  const void* data;
-  size_t size;
-};
-/// A message taken apart into what a wire sends in one go. Lives until that is done.
+/// A message as a wire sends it: header, front, data.
 struct Packed {
   WireHeader header;
-  std::string front;          // table, extension, body and padding
-  TensorList tensors;         // dense ones, which own the memory
-  std::vector<Piece> pieces;  // front first
-  size_t bytes = 0;           // of all pieces
+  std::string front;  // table, extension, body, and padding where data follow
+  Tensor memory;      // which has the data; the only tensor is sent from where it is
+  const void* data = nullptr;
 };
 Packed pack(Message&& message);
 

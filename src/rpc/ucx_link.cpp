@@ -39,8 +39,9 @@ using comm::Ucx;
 
 namespace {
 
-constexpr unsigned kMessage = 2;  // the number of our active message
-constexpr size_t kLogged = 5;     // strangers that are mentioned on standard error
+constexpr unsigned kMessage = 2;        // the number of our active message
+constexpr size_t kLogged = 5;           // strangers that are mentioned on standard error
+constexpr size_t kMostInHeader = 1024;  // of what precedes a tensor
 constexpr auto kClosing = std::chrono::milliseconds(500);
 
 /// What proves that a message is of this session, from one and to another of its workers.
@@ -124,7 +125,7 @@ class UcxLinkUse final : public Link {
     UcxLinkUse* link;
     int to;
     Packed packed;
-    std::vector<ucp_dt_iov_t> pieces;
+    std::string head;
   };
   /// Being fetched.
   struct Fetching {
@@ -141,7 +142,7 @@ class UcxLinkUse final : public Link {
   // All of these want the mutex.
   ucp_ep_h endpoint(int to);
   void broken(int peer, std::string why);
-  ucs_status_t arrived(const WireHeader& header, void* data, size_t length, bool rendezvous);
+  ucs_status_t arrived(const WireHeader& header, std::string_view front, void* data, size_t length, bool rendezvous);
   void unpacked(const WireHeader& header, std::string_view bytes, const std::shared_ptr<void>& owner);
   void stranger(const char* what);
   bool progress();
@@ -252,27 +253,35 @@ ucp_ep_h UcxLinkUse::endpoint(int to) {
 
 void UcxLinkUse::send(int to, Packed packed) {
   auto sending = std::make_unique<Sending>(Sending{this, to, std::move(packed), {}});
-  sending->packed.pieces[0].data = sending->packed.front.data();  // a short one has moved
   std::lock_guard lock(mutex_);
   ucp_ep_h ep = endpoint(to);
   if (!ep) return;
   WireHeader& header = sending->packed.header;
   header.token = peers_[static_cast<size_t>(to)].token_out;
   ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE;
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = on_sent;
   params.user_data = sending.get();
-  const void* data = sending->packed.front.data();
-  size_t count = sending->packed.front.size();
-  params.datatype = ucp_dt_make_contig(1);
-  if (sending->packed.pieces.size() > 1) {
-    for (const Piece& p : sending->packed.pieces)
-      if (p.size > 0) sending->pieces.push_back({const_cast<void*>(p.data), p.size});
-    params.datatype = ucp_dt_make_iov();
-    data = sending->pieces.data();
-    count = sending->pieces.size();
+  // What precedes the tensors goes with the header, so that UCX finds their memory in one piece, and moves it without a
+  // copy of its own.
+  std::string& front = sending->packed.front;
+  const void* data = sending->packed.data;
+  size_t count = header.data_bytes, head_bytes = sizeof header;
+  const void* head = &header;
+  if (!data) {
+    data = front.data();
+    count = front.size();
+  } else if (front.size() <= kMostInHeader) {
+    sending->head.assign(reinterpret_cast<const char*>(&header), sizeof header);
+    sending->head += front;
+    head = sending->head.data();
+    head_bytes = sending->head.size();
+  } else {
+    front.append(static_cast<const char*>(data), count);
+    data = front.data();
+    count = front.size();
   }
-  ucs_status_ptr_t status = ucx_.am_send_nbx(ep, kMessage, &header, sizeof header, data, count, &params);
+  ucs_status_ptr_t status = ucx_.am_send_nbx(ep, kMessage, head, head_bytes, data, count, &params);
   if (status == nullptr) return;
   if (UCS_PTR_IS_ERR(status))
     return broken(to, fmt::format("UCX cannot send to it: {}", ucx_.status_string(UCS_PTR_STATUS(status))));
@@ -317,16 +326,18 @@ ucs_status_t UcxLinkUse::on_message(void* self, const void* bytes, size_t header
                                     const ucp_am_recv_param_t* param) {
   auto* link = static_cast<UcxLinkUse*>(self);
   WireHeader header;
-  if (header_length != sizeof header) {
+  if (header_length < sizeof header || header_length > sizeof header + kMostInHeader) {
     link->stranger("its header is not that of a message");
     return UCS_OK;
   }
   std::memcpy(&header, bytes, sizeof header);
-  return link->arrived(header, data, length, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+  std::string_view front(static_cast<const char*>(bytes) + sizeof header, header_length - sizeof header);
+  return link->arrived(header, front, data, length, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
 }
 
 // The proof comes first: nothing else of a stranger's is looked at.
-ucs_status_t UcxLinkUse::arrived(const WireHeader& header, void* data, size_t length, bool rendezvous) {
+ucs_status_t UcxLinkUse::arrived(const WireHeader& header, std::string_view front, void* data, size_t length,
+                                 bool rendezvous) {
   auto view = [](const std::array<uint8_t, 16>& t) {
     return std::string_view(reinterpret_cast<const char*>(t.data()), t.size());
   };
@@ -334,18 +345,25 @@ ucs_status_t UcxLinkUse::arrived(const WireHeader& header, void* data, size_t le
     stranger("it does not prove that it is of this session");
     return UCS_OK;
   }
-  std::string wrong = defect(header, length);
+  std::string wrong = defect(header, front.size() + length);
   if (!wrong.empty()) {
     inbox_.push_back({{}, wrong, static_cast<int>(header.from)});
     return UCS_OK;
   }
   if (!rendezvous) {
-    unpacked(header, {static_cast<const char*>(data), length}, nullptr);
+    if (front.empty()) {
+      unpacked(header, {static_cast<const char*>(data), length}, nullptr);
+    } else {
+      std::string all(front);
+      all.append(static_cast<const char*>(data), length);
+      unpacked(header, all, nullptr);
+    }
     return UCS_OK;
   }
   auto fetching = std::make_unique<Fetching>(Fetching{this, header, nullptr});
   try {
-    fetching->memory = std::make_shared<Tensor>(empty({length}, {.dtype = DType::u8, .device = Device()}));
+    fetching->memory =
+        std::make_shared<Tensor>(empty({front.size() + length}, {.dtype = DType::u8, .device = Device()}));
   } catch (const std::exception& e) {
     inbox_.push_back({{}, e.what(), static_cast<int>(header.from)});
     return UCS_OK;
@@ -354,10 +372,11 @@ ucs_status_t UcxLinkUse::arrived(const WireHeader& header, void* data, size_t le
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.recv_am = on_fetched;
   params.user_data = fetching.get();
-  void* memory = fetching->memory->raw_data();
-  ucs_status_ptr_t status = ucx_.am_recv_data_nbx(link_->worker, data, memory, length, &params);
+  auto* memory = static_cast<char*>(fetching->memory->raw_data());
+  if (!front.empty()) std::memcpy(memory, front.data(), front.size());
+  ucs_status_ptr_t status = ucx_.am_recv_data_nbx(link_->worker, data, memory + front.size(), length, &params);
   if (status == nullptr)
-    unpacked(header, {static_cast<const char*>(memory), length}, fetching->memory);
+    unpacked(header, {memory, front.size() + length}, fetching->memory);
   else if (UCS_PTR_IS_ERR(status))
     broken(static_cast<int>(header.from),
            fmt::format("UCX cannot receive from it: {}", ucx_.status_string(UCS_PTR_STATUS(status))));
