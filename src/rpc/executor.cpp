@@ -8,9 +8,21 @@
 #include "base/check.h"
 
 namespace tutti::rpc::detail {
+
+// Where the other side runs on the same core, spinning keeps it from answering: what was in vain is done less, and only
+// tried again from time to time.
+int SpinLimit::next() {
+  if (!spin_) return 2;
+  int spins = spins_.load(std::memory_order_relaxed);
+  return spins < kMost && tries_.fetch_add(1, std::memory_order_relaxed) % kTry == 0 ? kMost : spins;
+}
+void SpinLimit::was(bool good) {
+  int spins = spins_.load(std::memory_order_relaxed);
+  spins_.store(good ? std::min(kMost, 4 * spins) : std::max(kLeast, spins / 2), std::memory_order_relaxed);
+}
+
 namespace {
 
-constexpr int kSpins = 2000;
 constexpr std::chrono::nanoseconds kLinger =
     std::chrono::microseconds(500);  // after which an idle thread looks who polls
 constexpr auto kActive = std::chrono::milliseconds(20);
@@ -42,7 +54,8 @@ bool stack_is_deep() {
   return stack.low && static_cast<size_t>(&here - stack.low) < std::min<size_t>(stack.size / 2, size_t{3} << 20);
 }
 
-Executor::Executor(int threads, bool spin) : most_(static_cast<size_t>(std::max(threads, 1))), spin_(spin) {}
+Executor::Executor(int threads, bool spin)
+    : most_(static_cast<size_t>(std::max(threads, 1))), spin_(spin), waits_(spin), idles_(spin) {}
 
 void Executor::set_link(Link* link) {
   std::lock_guard lock(mutex_);
@@ -137,10 +150,12 @@ void Executor::idle(std::unique_lock<std::mutex>& lock) {
   leading_ = idle_leads_ = leads = takes = true;
   lock.unlock();
   bool found = false;
-  for (int i = spin_ ? kSpins : 2; i > 0 && !found && looking_.load(std::memory_order_relaxed) == 0; --i) {
+  int spins = idles_.next();
+  for (; spins > 0 && !found && looking_.load(std::memory_order_relaxed) == 0; --spins) {
     found = link_->poll();
-    if (spin_ && !found) __builtin_ia32_pause();
+    if (!found) __builtin_ia32_pause();
   }
+  if (found || spins == 0) idles_.was(found);
   bool slept = !found && looking_.load() == 0;
   if (slept) {
     link_->sleep(Clock::now() + kGlance);
@@ -169,13 +184,15 @@ bool Executor::look(FutureCore& future, Clock::time_point until) {
     return future.done();
   }
   looking_.fetch_add(1);
-  for (int i = spin_ ? kSpins : 2; i > 0 && !future.done(); --i)
+  int spins = waits_.next();
+  for (; spins > 0 && !future.done(); --spins)
     if (link_->poll())
-      i = std::min(i + 100, kSpins);
-    else if (i % 256 == 0 && Clock::now() >= until)
+      spins = std::min(spins + 100, SpinLimit::kMost);
+    else if (spins % 256 == 0 && Clock::now() >= until)
       break;
     else
       __builtin_ia32_pause();
+  waits_.was(spins > 0);
   looking_.fetch_sub(1);
   return future.done();
 }

@@ -30,6 +30,20 @@ namespace tutti::rpc::detail {
 /// Whether a call may be run on top of the calling thread's stack.
 bool stack_is_deep();
 
+/// How often to look before going to sleep.
+class SpinLimit {
+ public:
+  static constexpr int kMost = 2000, kLeast = 8, kTry = 64;
+  explicit SpinLimit(bool spin) : spin_(spin) {}
+  int next();
+  void was(bool good);
+
+ private:
+  const bool spin_;
+  std::atomic<int> spins_{kMost};
+  std::atomic<unsigned> tries_{1};
+};
+
 class Executor {
  public:
   using Task = std::function<void()>;
@@ -65,6 +79,7 @@ class Executor {
 
   const size_t most_;
   const bool spin_;
+  SpinLimit waits_, idles_;
   Link* link_ = nullptr;
   std::mutex mutex_;
   std::condition_variable work_, changed_;  // for idle threads, and for those that wait for something
