@@ -183,7 +183,7 @@ void Agent::call(const CallPlan& plan, Message message, const std::shared_ptr<Fu
     if (peer.local) here = peer.here.lock();
   }
   // In the same process, whoever waits runs it itself: no thread has to be woken.
-  if (here && plan.waits && plan.timeout.count() == 0 && !stack_is_deep()) {
+  if (here && plan.waits && plan.timeout.count() == 0 && !stack_is_deep() && !shuffles()) {
     references_.leave(message, plan.to);
     copy_tensors(message.tensors);
     sent_.fetch_add(1);
@@ -193,21 +193,35 @@ void Agent::call(const CallPlan& plan, Message message, const std::shared_ptr<Fu
 }
 
 void Agent::send(int to, Message message) {
-  std::shared_ptr<Agent> here;
   {
     std::lock_guard lock(mutex_);
-    Peer& peer = peers_[static_cast<size_t>(to)];
-    if (peer.lost) return;
-    if (peer.local) here = peer.here.lock();
-    if (peer.local && !here) return;
+    if (peers_[static_cast<size_t>(to)].lost) return;
   }
   references_.leave(message, to);
   message.from = me_;
   sent_.fetch_add(1);
+  if (!shuffles()) return dispatch(to, std::move(message));
+  copy_tensors(message.tensors);  // they may change until it leaves
+  for (auto& [peer, m] : shuffle_.add(to, std::move(message))) dispatch(peer, std::move(m));
+}
+
+void Agent::release_held(bool all) {
+  for (auto& [peer, m] : shuffle_.some(all)) dispatch(peer, std::move(m));
+}
+
+void Agent::dispatch(int to, Message message) {
+  std::shared_ptr<Agent> here;
+  bool local = false;
+  {
+    std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    local = peer.local;
+    if (local) here = peer.here.lock();
+  }
   if (here) {
     copy_tensors(message.tensors);
     here->deliver(std::move(message));
-  } else if (link_) {
+  } else if (!local && link_) {
     link_->send(to, pack(std::move(message)));
   }
 }

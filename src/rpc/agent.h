@@ -12,11 +12,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "io/descriptor.h"
 #include "rpc/executor.h"
 #include "rpc/lease.h"
 #include "rpc/link.h"
 #include "rpc/message.h"
 #include "rpc/references.h"
+#include "rpc/shuffle.h"
 #include "tutti/rpc/call.h"
 #include "tutti/rpc/session.h"
 
@@ -117,6 +119,8 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
   void await_credit(const CallPlan& plan, size_t bytes, Clock::time_point deadline);
   std::optional<Pending> take_pending(uint64_t number);
   void release_credit(int peer, size_t bytes);
+  void dispatch(int to, Message message);
+  void release_held(bool all);
   void complete(Message message);
   void handle(Message message);
   void take_lease(const Message& message);
@@ -139,6 +143,7 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
   Executor executor_;
   References references_;
   std::unique_ptr<Link> link_;
+  Shuffle shuffle_;
 
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;
@@ -150,6 +155,7 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
   // All that is sent is processed somewhere: when the sums are equal, nothing is on its way.
   std::atomic<uint64_t> sent_{0}, processed_{0};
   std::atomic<bool> stopped_{false};
+  io::Descriptor monitor_wake_;
   std::jthread monitor_;
 };
 

@@ -2,6 +2,7 @@
 #include "tutti/rpc/session.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -62,7 +63,8 @@ Agent::Agent(SessionOptions options, Group group, Context context)
       me_(group_.rank()),
       executor_(options_.threads,
                 group_.size() <= static_cast<int>(process_cores().size()) && !is_thread_world(group_)),
-      references_(*this, me_) {}
+      references_(*this, me_),
+      monitor_wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
   SessionOptions options = given;
@@ -173,9 +175,12 @@ void Agent::run_monitor(const std::stop_token& stop) {
     polls.push_back({processes.back().get(), POLLIN, 0});
     numbers.push_back(k);
   }
+  polls.push_back({monitor_wake_.get(), POLLIN, 0});
+  numbers.push_back(me_);
   while (!stop.stop_requested()) {
-    ::poll(polls.data(), polls.size(), kLook);
-    for (size_t k = 0; k < polls.size(); ++k)
+    ::poll(polls.data(), polls.size(), shuffles() ? 1 : kLook);
+    release_held(false);
+    for (size_t k = 0; k + 1 < polls.size(); ++k)
       if (polls[k].fd >= 0 && polls[k].revents) {
         polls[k].fd = -1;
         int64_t pid = peers_[static_cast<size_t>(numbers[k])].pid;
@@ -250,6 +255,7 @@ std::vector<Leak> Agent::shutdown(const ShutdownOptions& options) {
       goodbye.body = why;
       send(k, std::move(goodbye));
     }
+    release_held(true);
     if (link_) link_->flush(Clock::now() + std::chrono::milliseconds(500));
   }
   stop();
@@ -270,6 +276,7 @@ void Agent::stop() {
         CancelledError(fmt::format("rpc: worker '{}' has ended its session", worker(me_).name), "rpc")));
   }
   monitor_.request_stop();
+  ::eventfd_write(monitor_wake_.get(), 1);
   if (monitor_.joinable()) monitor_.join();
   executor_.stop();
   references_.clear();
@@ -281,9 +288,7 @@ void Agent::stop() {
   link_.reset();
 }
 
-Agent::~Agent() {
-  if (monitor_.joinable()) monitor_.request_stop();
-}
+Agent::~Agent() { ::eventfd_write(monitor_wake_.get(), 1); }
 
 }  // namespace detail
 

@@ -134,7 +134,15 @@ TEST_P(RpcFutures, TimeoutsNameWorkerFunctionAndLine) {
   });
 }
 
+std::atomic<bool> begun{false};
+bool has_begun(bool reset) {
+  if (reset) begun = false;
+  auto until = std::chrono::steady_clock::now() + 20s;
+  while (!reset && !begun && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  return begun;
+}
 bool wait_until_cancelled() {
+  begun = true;
   auto until = std::chrono::steady_clock::now() + 20s;
   while (!rpc::cancelled() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   bool cancelled = rpc::cancelled();
@@ -145,8 +153,10 @@ bool wait_until_cancelled() {
 TEST_P(RpcFutures, Cancel) {
   drive(2, [] {
     rpc::sync<&close_door>("worker1");
+    rpc::sync<&has_begun>("worker1", true);
     auto call = rpc::async<&wait_until_cancelled>("worker1");
     auto opens = rpc::async<&wait_at_door>("worker1", 1);
+    EXPECT_TRUE(rpc::sync<&has_begun>("worker1", false));
     EXPECT_TRUE(call.cancel());
     EXPECT_FALSE(call.cancel());
     EXPECT_THROW(call.wait(), CancelledError);
