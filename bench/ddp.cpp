@@ -143,6 +143,17 @@ int main(int argc, char** argv) {
   bench::Options options = bench::start(argc, argv, "ddp");
   bench::print_header("ddp", {1}, "", "a step of an mlp, wrapped over alone");
   int rounds = options.quick ? 3 : 15, steps = options.quick ? 2 : 8;
+  // First: a forked rank begins with the most that its parent ever had.
+  if (options.wants("memory_2")) {
+    double alone = peak(2, false), wrapped = peak(2, true),
+           bucket = double(parallel::DdpOptions{}.bucket_bytes) / (1 << 20);
+    bench::report(
+        {.name = "memory_2",
+         .value = wrapped - alone,
+         .unit = "MiB",
+         .want = {Want::value_at_most, bucket},
+         .extra = {{"alone", alone}, {"wrapped", wrapped}, {"gradients", 3 * (1024 * 1024 + 1024) * 4.0 / (1 << 20)}}});
+  }
   for (int ranks : {2, 4, 8}) {
     if (ranks > 4 && bench::cores() < ranks) continue;
     Times torch;
@@ -166,16 +177,6 @@ int main(int argc, char** argv) {
                                {"pytorch_local_ms", torch.local},
                                {"pytorch_ddp_ms", torch.ddp}}});
     }
-  }
-  if (options.wants("memory_2")) {
-    double alone = peak(2, false), wrapped = peak(2, true),
-           bucket = double(parallel::DdpOptions{}.bucket_bytes) / (1 << 20);
-    bench::report(
-        {.name = "memory_2",
-         .value = wrapped - alone,
-         .unit = "MiB",
-         .want = {Want::value_at_most, bucket},
-         .extra = {{"alone", alone}, {"wrapped", wrapped}, {"gradients", 3 * (1024 * 1024 + 1024) * 4.0 / (1 << 20)}}});
   }
   bench::report_summary();
 }

@@ -51,7 +51,8 @@ class LeafSink final : public GradientSink {
     }
     bool dense_leaf = is_dense(leaf.sizes(), leaf.strides());
     bool fits = dense_leaf ? g->strides == leaf.strides() || (g->contiguous && leaf.is_contiguous()) : g->contiguous;
-    if (fits && g->references == 1 && g->storage->references == 1 && !requires_grad(g)) return gradient;
+    bool mine = g->references == 1 && (g->storage->references == 1 || is_at_home(leaf, gradient));
+    if (fits && mine && !requires_grad(g)) return gradient;
     Tensor copy = dense_leaf ? make_tensor(leaf.sizes(), leaf.strides(), gradient.dtype(), gradient.device())
                              : make_tensor(leaf.sizes(), gradient.dtype(), gradient.device());
     return copy.copy_(gradient.detach());

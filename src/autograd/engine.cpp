@@ -204,7 +204,10 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
     if (needed) {
       Gradients seen;
       if (node->has_hooks()) seen.assign(outputs.begin(), outputs.end());
-      node->run(outputs, inputs);
+      if (current_pass->homes_.any()) [[unlikely]]
+        current_pass->homes_.run(*node, outputs, inputs);
+      else
+        node->run(outputs, inputs);
       if (node->has_hooks()) {
         Gradients list(inputs.begin(), inputs.end());
         node->hooks().after.each([&](auto& hook) { hook(list, seen); });
@@ -293,6 +296,8 @@ bool after_backward(std::function<void(bool)> f) {
   pass->callbacks_.push_back(std::move(f));
   return true;
 }
+
+Homes* homes_of_pass() { return current_pass ? &current_pass->homes_ : nullptr; }
 
 void GraphTask::run_callbacks(bool well) {
   while (true) {  // one may ask for another

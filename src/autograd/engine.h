@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "autograd/homes.h"
 #include "autograd/node.h"
 #include "tutti/context.h"
 
@@ -75,6 +76,7 @@ class GraphTask {
   };
 
   friend bool after_backward(std::function<void(bool)> f);
+  friend Homes* homes_of_pass();
   void run_nodes();
   void run_callbacks(bool well);
   uint32_t find_or_add(Node* node);
@@ -105,6 +107,7 @@ class GraphTask {
   Queue* only_ = nullptr;
   std::exception_ptr error_;
   std::vector<std::function<void(bool)>> callbacks_;  // of the outermost task: see after_backward()
+  Homes homes_;                                       // of the outermost task too
 };
 
 /// From within a hook or node: calls f when the backward pass that this thread works for has run, before it returns.

@@ -22,6 +22,7 @@ class OperatorNode final : public Node {
   explicit OperatorNode(const Operator& op) : op_(&op) {}
   ~OperatorNode() override;
   std::string name() const override { return op_->name; }
+  const Operator& op() const { return *op_; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;
 

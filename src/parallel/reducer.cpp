@@ -16,6 +16,13 @@ constexpr const char* kName = "DistributedDataParallel";
 // Transports keep a few collectives at a time. More would block backward until other ranks come, who may just then
 // wait for this rank in a collective of their own (of a SyncBatchNorm, say).
 constexpr size_t kMaxInFlight = 8;
+// Smaller gradients are copied faster than their home is found.
+constexpr int64_t kWorthAHome = 4096;
+
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.is_same(b) || (a.shares_storage(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+                          a.strides() == b.strides());
+}
 
 // Says of all trainable parameters, and of buffers, whether they are known.
 class KnownVisitor final : public nn::detail::FieldVisitor {
@@ -206,7 +213,18 @@ bool Reducer::begin_pass() {
   pass_.syncing = no_sync_ == 0;
   pass_.with_graph = grad_enabled();
   if (pass_.syncing) begin_sync(false);
+  if (pass_.syncing && !pass_.observing && !pass_.with_graph) offer_homes();
   return true;
+}
+
+// Gradients that come once may be made in the bucket, which waits for them. See Note [Gradients born in place].
+void Reducer::offer_homes() {
+  if (context().sink) return;  // it keeps gradients as they come, not until the next pass
+  for (const Entry& e : entries_)
+    if (e.bucket >= 0 && e.expected == 1 &&
+        e.parameter.numel() * static_cast<int64_t>(e.parameter.element_size()) >= kWorthAHome &&
+        !e.parameter.grad().defined())
+      offer_home(e.parameter, e.slot);
 }
 
 // What every rank does first, those that have joined too.
@@ -255,7 +273,7 @@ void Reducer::take(Entry& e) {
   } else {
     if (e.filled)
       e.slot.add_(g);
-    else if (!g.is_same(e.slot))
+    else if (!same_place(g, e.slot))
       e.slot.copy_(g);
     e.filled = true;
   }
@@ -293,7 +311,7 @@ void Reducer::leave(Bucket& b) {
     take_rest(e);
     if (!e.filled)
       e.slot.zero_();
-    else if (!e.before.is_same(e.slot))
+    else if (!same_place(e.before, e.slot))
       e.slot.copy_(e.before);
     if (e.dirty) e.before.reset();  // it will not be put back, and need not wait for that in memory
   }

@@ -90,6 +90,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void accumulated(size_t index);
   bool begin_pass();
   void begin_sync(bool joined);
+  void offer_homes();
   void take(Entry& entry);
   void take_rest(Entry& entry);
   void end_pass(bool well);

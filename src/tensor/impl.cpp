@@ -1,9 +1,11 @@
 #include "tensor/impl.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "autograd/meta.h"
 #include "base/check.h"
+#include "tensor/birth.h"
 
 namespace tutti {
 
@@ -126,7 +128,28 @@ void check_sizes(const Shape& sizes) {
     check<ShapeError>(product < (static_cast<unsigned __int128>(1) << 59), "empty", "{} has too many elements", sizes);
   }
 }
+
+constinit thread_local BirthGuard* birthplace = nullptr;
 }  // namespace
+
+BirthGuard::BirthGuard(std::span<Birthplace> places) : places_(places), outer_(std::exchange(birthplace, this)) {}
+BirthGuard::~BirthGuard() { birthplace = outer_; }
+
+// A new tensor without memory: it takes that of a home that was offered, if it fits there.
+bool is_born(TensorImpl& t) {
+  for (Birthplace& place : birthplace->places_) {
+    const TensorImpl* home = impl(place.home);
+    if (place.used || t.dtype != home->dtype || !(t.device == home->device) || !(t.sizes == home->sizes) ||
+        !(t.strides == home->strides))
+      continue;
+    place.used = true;
+    t.storage = home->storage;
+    t.offset = home->offset;
+    t.storage->wrote("backward");
+    return true;
+  }
+  return false;
+}
 
 Tensor make_tensor(const Shape& sizes, DType dtype, Device device) {
   auto* t = new TensorImpl;
@@ -138,6 +161,7 @@ Tensor make_tensor(const Shape& sizes, DType dtype, Device device) {
   bool negative = false;
   for (int64_t s : sizes) count *= static_cast<double>(s), negative = negative || s < 0;
   if (count > 1e9 || negative) check_sizes(sizes);
+  if (birthplace && is_born(*t)) return result;
   t->storage = make_storage(static_cast<size_t>(t->numel) * size_of(dtype), device);
   return result;
 }
@@ -150,6 +174,7 @@ Tensor make_tensor(const Shape& sizes, const Shape& strides, DType dtype, Device
   t->dtype = dtype;
   t->device = device;
   t->set_geometry(sizes, strides, 0);
+  if (birthplace && is_born(*t)) return result;
   t->storage = make_storage(static_cast<size_t>(span_elements(sizes, strides)) * size_of(dtype), device);
   return result;
 }

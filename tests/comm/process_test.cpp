@@ -168,6 +168,7 @@ TEST(Processes, GroupsComeAndGoThousandsOfTimes) {
     auto count = [](const char* folder) {
       return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
     };
+    barrier_async().wait();  // the process has one thread for works that nobody waits for
     barrier();
     auto descriptors = count("/proc/self/fd"), threads = count("/proc/self/task");
     for (int round = 0; round < 1000; ++round) {
@@ -264,9 +265,47 @@ TEST(Environment, RanksThatDisagreeAreNamed) {
         EXPECT_THAT(message_of<ValueError>([] { world(); }),
                     HasSubstr("TUTTI_TRANSPORT is shm, but rank 1 is on another host than rank 0: use shm+ucx"));
       });
-  start_with(ranks_of(3, [](int) { return Variables{{"TUTTI_TRANSPORT", "tcp"}}; }), [] {
-    EXPECT_THAT(message_of<ValueError>([] { world(); }), HasSubstr("the transport 'tcp' is none of"));
+  start_with(ranks_of(3, [](int) { return Variables{{"TUTTI_TRANSPORT", "tcp"}}; }),
+             [] { EXPECT_THAT(message_of<ValueError>([] { world(); }), HasSubstr("the transport 'tcp' is none of")); });
+}
+
+TEST(Environment, WhatWentWrongIsSaidAgain) {
+  start_with({{{"RANK", "0"}, {"WORLD_SIZE", "2"}}}, [] {
+    std::string first = message_of<ValueError>([] { world(); });
+    EXPECT_THAT(first, HasSubstr("nothing says where they meet"));
+    EXPECT_EQ(message_of<ValueError>([] { rank(); }), first);
   });
+}
+
+TEST(Environment, ARankThatDoesNotComeIsNamed) {
+  auto ranks = ranks_of(3, [](int) { return Variables{{"TUTTI_TIMEOUT", "0.5"}}; });
+  ranks.erase(ranks.begin() + 1);
+  start_with(ranks, [] {
+    std::string text = message_of<Error>([] { world(); });
+    // Who gives up first, and serves, takes the store with it.
+    EXPECT_THAT(text, testing::AnyOf(HasSubstr("for all 3 ranks to come: rank 1 did not. Were all started"),
+                                     HasSubstr("rank 0 failed")));
+  });
+}
+
+// Long before the others' timeout.
+TEST(Environment, ARankThatEndsAtTheStartIsNamed) {
+  auto ranks = ranks_of(3, [](int r) {
+    return Variables{{"TUTTI_TIMEOUT", "100"}, {"TUTTI_TRANSPORT", r == 1 ? "a rank that goes" : "ucx"}};
+  });
+  auto began = std::chrono::steady_clock::now();
+  start_with(ranks, [] {
+    if (std::string(std::getenv("RANK")) == "1") {
+      TcpStore store({.host = "127.0.0.1",
+                      .port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT"))),
+                      .timeout = std::chrono::seconds(60)});
+      store.leave_will("0/failed", "1\nRankFailure\nits process ended while the ranks were meeting", "", {});
+      return;  // the connection ends, and with it this rank
+    }
+    EXPECT_THAT(message_of<RankFailure>([] { world(); }),
+                HasSubstr("rank 1 failed: its process ended while the ranks"));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
 }
 
 TEST(Environment, WhatMakesNoSenseIsSaid) {

@@ -31,9 +31,12 @@ class Work {
   bool cancel();
   /// Of a message that was received: the rank in the group that sent it.
   int source() const;
-  /// Calls f when it is done, well or not, on whatever thread finishes it; at once if it is done already. wait()
-  /// returns after f, so f must not call it.
+  /// Calls f when it is done, well or not, on whatever thread finishes it, in the context (rank, group, modes) of who
+  /// calls this; at once if it is done already. wait() returns after f. f may begin asynchronous work, but must not
+  /// wait for any; what it throws is thrown by wait().
   void then(std::function<void()> f);
+  /// (of the library) Sees to it that the work ends though nobody waits for it.
+  Work watched() &&;
 
  private:
   std::shared_ptr<comm::WorkState> state_;

@@ -128,6 +128,10 @@ class Tree {
       x = at(level);
     }
     if (r_.factors.empty() || r_.factors[k] == 1) return x;
+    if (r_.factors[k] == 0) {  // it takes no part, whatever its numbers are: the mean of an empty batch is NaN
+      std::memset(at(level), 0, static_cast<size_t>(count_) * size_of(dtype_));
+      return at(level);
+    }
     scale(dtype_, x, r_.factors[k], at(level), count_);
     return at(level);
   }

@@ -2,9 +2,13 @@
 // collectives again.
 #include "tutti/comm/functional.h"
 
+#include <algorithm>
+
+#include "autograd/homes.h"
 #include "base/check.h"
 #include "comm/algorithm/reduce.h"
 #include "comm/functional/attributes.h"
+#include "comm/group/call.h"
 #include "tutti/ops.h"
 
 namespace tutti::fn {
@@ -93,10 +97,22 @@ Shape with_rows(Shape sizes, int64_t rows) {
   return sizes;
 }
 
+// A backward pass is a collective of its own: ranks of which only some will make it must learn so now.
+bool will_be_recorded(std::span<const Tensor* const> inputs) {
+  // In a backward pass that is recorded itself ranks may differ, and often no further pass comes.
+  if (!grad_enabled() || homes_of_pass()) return false;
+  return std::any_of(inputs.begin(), inputs.end(), [](const Tensor* x) { return x->defined() && x->requires_grad(); });
+}
+Tensor result(const Operator& op, const Tensor& x, const Collective& a) {
+  const Tensor* input = &x;
+  comm::RecordingGuard guard(will_be_recorded({&input, 1}));
+  return call(op, {&x}, attributes(a));
+}
 TensorList results(const Operator& op, const TensorList& xs, const Collective& a, size_t count) {
   std::vector<const Tensor*> inputs;
   for (const Tensor& x : xs) inputs.push_back(&x);
   TensorList outputs(count);
+  comm::RecordingGuard guard(will_be_recorded(inputs));
   call(op, inputs, attributes(a), outputs);
   return outputs;
 }
@@ -454,7 +470,7 @@ const Operator all_to_all_rows_op{
 Tensor all_reduce(const Tensor& x, const ReduceOptions& o) {
   Collective a = begin_reduce(o, "all_reduce");
   check_defined(x, "all_reduce");
-  return call(is_linear(o.op) ? all_reduce_op : all_reduce_chosen_op, {&x}, attributes(a));
+  return result(is_linear(o.op) ? all_reduce_op : all_reduce_chosen_op, x, a);
 }
 TensorList all_reduce(const TensorList& xs, const ReduceOptions& o) {
   Collective a = begin_reduce(o, "all_reduce");
@@ -468,12 +484,12 @@ TensorList all_reduce(const TensorList& xs, const ReduceOptions& o) {
 Tensor reduce(const Tensor& x, const ReduceOptions& o) {
   Collective a = begin_reduce(o, "reduce", true);
   check_defined(x, "reduce");
-  return call(is_linear(o.op) ? reduce_op : reduce_chosen_op, {&x}, attributes(a));
+  return result(is_linear(o.op) ? reduce_op : reduce_chosen_op, x, a);
 }
 Tensor broadcast(const Tensor& x, const RootOptions& o) {
   Collective a = begin_rooted(o, "broadcast");
   check_defined(x, "broadcast");
-  return call(broadcast_op, {&x}, attributes(a));
+  return result(broadcast_op, x, a);
 }
 
 TensorList all_gather(const Tensor& x, const CollectiveOptions& o, const std::vector<Shape>& shapes) {
@@ -487,7 +503,7 @@ Tensor all_gather_single(const Tensor& x, const CollectiveOptions& o, const Shap
   a.rows = rows.empty() ? Shape(a.size(), x.size(0)) : rows;
   check<ShapeError>(a.rows.size() == a.size() && a.rows[a.rank()] == x.size(0), "all_gather",
                     "rows {} are not those of {} ranks of which rank {} has {}", a.rows, a.size(), a.rank(), x);
-  return call(all_gather_rows_op, {&x}, attributes(a));
+  return result(all_gather_rows_op, x, a);
 }
 TensorList gather(const Tensor& x, const RootOptions& o, const std::vector<Shape>& shapes) {
   Collective a = begin_rooted(o, "gather");
@@ -516,7 +532,7 @@ Tensor reduce_scatter(const TensorList& xs, const ReduceOptions& o) {
 Tensor reduce_scatter(const Tensor& x, const ReduceOptions& o, const Shape& rows) {
   Collective a = begin_reduce(o, "reduce_scatter");
   a.rows = rows_of(x, rows, a, "reduce_scatter");
-  return call(is_linear(o.op) ? reduce_scatter_rows_op : reduce_scatter_rows_chosen_op, {&x}, attributes(a));
+  return result(is_linear(o.op) ? reduce_scatter_rows_op : reduce_scatter_rows_chosen_op, x, a);
 }
 
 TensorList all_to_all(const TensorList& xs, const CollectiveOptions& o, const std::vector<Shape>& shapes) {
@@ -537,7 +553,7 @@ Tensor all_to_all_single(const Tensor& x, const Shape& output_splits, const Shap
   check<ShapeError>(a.rows.size() == a.size(), "all_to_all", "{} output splits were given for a group of {}",
                     a.rows.size(), a.size());
   for (int64_t r : a.rows) check<ValueError>(r >= 0, "all_to_all", "a part cannot have {} rows", r);
-  return call(all_to_all_rows_op, {&x}, attributes(a));
+  return result(all_to_all_rows_op, x, a);
 }
 Tensor all_to_all_single(const Tensor& x, const Tensor& output_splits, const Tensor& input_splits,
                          const CollectiveOptions& o) {

@@ -1,8 +1,17 @@
 #include "comm/group/call.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace tutti::comm {
+namespace {
+thread_local bool recording = false;
+}  // namespace
+
+RecordingGuard::RecordingGuard(bool recorded) : outer_(std::exchange(recording, recorded)) {}
+RecordingGuard::~RecordingGuard() { recording = outer_; }
+bool is_recording() { return recording; }
 
 const char* name(Kind kind) {
   constexpr const char* names[] = {"all_reduce",     "reduce",     "broadcast", "all_gather", "gather", "scatter",

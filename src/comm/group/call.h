@@ -2,6 +2,8 @@
 // collective's pattern, as plain data; transports carry it out.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -47,6 +49,7 @@ struct Call {
   int root = 0;
   double factor = 1;
   bool weighted = false;  // factor is the weight of an average
+  bool recorded = false;  // a backward pass will come through it
   // One for each tensor (all_reduce, reduce, broadcast), or for each rank; or one.
   Pieces in = {}, out = {};
   Shape shape = {};  // of the first tensor: for errors, and for what must agree
@@ -64,6 +67,26 @@ struct Brief {
   uint32_t line;
 };
 Brief brief(const Call& call);
+/// Timeouts that can be added to a time: for ever is a century.
+inline std::chrono::milliseconds bounded(std::chrono::milliseconds timeout) {
+  return std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365 * 100));
+}
+inline std::chrono::nanoseconds bounded(std::chrono::nanoseconds time) {
+  return std::min<std::chrono::nanoseconds>(time, std::chrono::hours(24 * 365 * 100));
+}
+
+/// While it lives, calls of this thread are said to be recorded, or not: of functional collectives.
+class RecordingGuard {
+ public:
+  explicit RecordingGuard(bool recorded);
+  ~RecordingGuard();
+  RecordingGuard(const RecordingGuard&) = delete;
+  RecordingGuard& operator=(const RecordingGuard&) = delete;
+
+ private:
+  bool outer_;
+};
+bool is_recording();
 /// "all_reduce(f32[2, 3], sum) at train.cpp:12"
 std::string describe(const Brief& call);
 inline std::string describe(const Call& call) { return describe(brief(call)); }

@@ -1,9 +1,13 @@
 // From tensors to calls: what users gave is checked, laid out as plain memory, and handed to the group.
 #include "tutti/comm/collectives.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/check.h"
 #include "base/small_vector.h"
 #include "comm/group/sparse.h"
+#include "comm/group/watch.h"
 #include "comm/launch/errors.h"
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
@@ -30,7 +34,8 @@ struct Draft {
   Draft(Kind kind, const Options& options) : call{.kind = kind, .in = {}, .out = {}, .place = options.place} {
     Group g = options.group.defined() ? options.group : world();
     group = g.handle();
-    timeout = options.timeout.value_or(group->group->timeout());
+    timeout = comm::bounded(options.timeout.value_or(group->group->timeout()));
+    call.recorded = comm::is_recording();
     check<ValueError>(group->rank >= 0, comm::name(kind), "rank {} is not a member of this group of ranks {}",
                       tutti::rank(), Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end())));
   }
@@ -48,6 +53,8 @@ struct Draft {
     check<ValueError>(!o.weight || o.op == Reduce::average, comm::name(call.kind), "weights are for averages");
     check<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype), comm::name(call.kind),
                       "factors and weights are for floating-point numbers, not {}", dtype);
+    check<ValueError>(!o.weight || (*o.weight >= 0 && std::isfinite(*o.weight)), comm::name(call.kind),
+                      "a weight of {} makes no average: weights are 0 or more", o.weight.value_or(0));
     call.op = o.op;
     call.factor = o.weight.value_or(o.factor.value_or(1));
     call.weighted = o.weight.has_value();
@@ -90,6 +97,36 @@ struct Draft {
     return {c.raw_data(), c.numel()};
   }
 
+  /// What x gives to all of the outputs. It may be its own rank's output, but none that is written before it is read.
+  void gather_from(const Tensor& x, const TensorList& outputs) {
+    checked(x);
+    bool overwritten = false;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      bool mine = static_cast<int>(k) == group->rank && outputs[k].defined() && outputs[k].is_contiguous() &&
+                  x.is_contiguous() && outputs[k].raw_data() == x.raw_data();
+      overwritten = overwritten || (!mine && outputs[k].defined() && outputs[k].shares_storage(x));
+    }
+    call.in.push_back(in(overwritten ? x.detach().clone() : x));
+    for (const Tensor& y : outputs) call.out.push_back(out(y, false));
+  }
+  /// Results that lie in each other would be written twice, in an order that nobody knows.
+  void check_apart() const {
+    bool writes =
+        call.kind == Kind::broadcast ? group->rank != call.root : call.kind != Kind::reduce || group->rank == call.root;
+    if (call.out.size() < 2 || !writes) return;
+    std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
+    for (const Piece& p : call.out)
+      if (p.count) {
+        auto* begin = static_cast<const std::byte*>(p.data);
+        ranges.emplace_back(begin, begin + p.count * static_cast<int64_t>(size_of(call.dtype)));
+      }
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t k = 1; k < ranges.size(); ++k)
+      check<ValueError>(ranges[k].first >= ranges[k - 1].second, comm::name(call.kind),
+                        "two of the {} tensors that it would write share memory: pass each once, or clone() one",
+                        call.out.size());
+  }
+
   static void finish(const std::vector<std::pair<Tensor, Tensor>>& copy_back, const TensorList& written) {
     NoGrad guard;
     for (auto [to, from] : copy_back) to.copy_(from);
@@ -97,6 +134,7 @@ struct Draft {
   }
   void run() {
     NoGrad guard;
+    check_apart();
     group->run(std::move(call), timeout);
     finish(copy_back, written());
   }
@@ -108,8 +146,10 @@ struct Draft {
   }
   Work start() {
     NoGrad guard;
+    check_apart();
     auto work = this->work();
     group->start(std::move(call), work);
+    comm::Watch::instance().add(work, group->group);
     return Work(work, group->group);
   }
   // What was written in place, whose version must say so.
@@ -140,7 +180,8 @@ bool run_directly(Call& call, const Tensor& x, const Options& o) {
   call.out.push_back({x.raw_data(), x.numel()});
   bool writes = call.kind == Kind::all_reduce || group->rank != call.root;
   if (call.kind == Kind::all_reduce) call.in.push_back({x.raw_data(), x.numel()});
-  group->run(std::move(call), o.timeout.value_or(group->group->timeout()));
+  call.recorded = comm::is_recording();
+  group->run(std::move(call), comm::bounded(o.timeout.value_or(group->group->timeout())));
   if (writes && x.numel()) x.set_version(x.version() + 1);
   return true;
 }
@@ -187,8 +228,7 @@ Draft draft_all_gather(const TensorList& outputs, const Tensor& x, const Collect
   Draft d(Kind::all_gather, o);
   check_list(d, outputs, "outputs");
   d.describe(x);
-  d.call.in.push_back(d.in(x));
-  for (const Tensor& y : outputs) d.call.out.push_back(d.out(y, false));
+  d.gather_from(x, outputs);
   return d;
 }
 
@@ -232,8 +272,7 @@ Draft draft_gather(const TensorList& outputs, const Tensor& x, const RootOptions
     check_list(d, outputs, "outputs");
   else
     check<ValueError>(outputs.empty(), "gather", "only the root ({}) takes outputs", o.root);
-  d.call.in.push_back(d.in(x));
-  for (const Tensor& y : outputs) d.call.out.push_back(d.out(y, false));
+  d.gather_from(x, outputs);
   return d;
 }
 
@@ -378,13 +417,13 @@ Work start_recv(const Tensor& x, int from, const MessageOptions& o) {
 }  // namespace
 
 void send(const Tensor& x, int to, const MessageOptions& o) { start_send(x, to, o).wait(); }
-Work send_async(const Tensor& x, int to, const MessageOptions& o) { return start_send(x, to, o); }
+Work send_async(const Tensor& x, int to, const MessageOptions& o) { return start_send(x, to, o).watched(); }
 int recv(Tensor x, int from, const MessageOptions& o) {
   Work work = start_recv(x, from, o);
   work.wait();
   return work.source();
 }
-Work recv_async(Tensor x, int from, const MessageOptions& o) { return start_recv(x, from, o); }
+Work recv_async(Tensor x, int from, const MessageOptions& o) { return start_recv(x, from, o).watched(); }
 
 Group Group::split(int64_t colour, int64_t key) const {
   std::vector<Tensor> all;
@@ -405,28 +444,56 @@ Group Group::split(int64_t colour, int64_t key) const {
 
 namespace {
 
-void rethrow(const WorkState& work) {
-  if (!work.error()) return;
-  if (work.owner) work.owner->leave(work.error());
-  comm::rethrow_copy(work.error());
+void rethrow(WorkState& work) {
+  work.observe();
+  std::exception_ptr error = work.error();
+  if (!error) return;
+  if (work.owner) work.owner->leave(error);
+  comm::rethrow_copy(error);
 }
+
+struct Waiting {
+  explicit Waiting(WorkState& work) : work(work) { ++work.waiters; }
+  ~Waiting() { --work.waiters; }
+  WorkState& work;
+};
 
 }  // namespace
 
 void Work::wait() {
   if (!state_) return;
-  group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
+  if (!state_->settled()) {
+    comm::check_may_wait("Work::wait");
+    Waiting here(*state_);
+    group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
+  }
   rethrow(*state_);
 }
 bool Work::wait_for(std::chrono::nanoseconds time) {
   if (!state_) return true;
-  if (!group_->wait(*state_, comm::Clock::now() + time, true)) return false;
+  if (!state_->settled()) {
+    comm::check_may_wait("Work::wait_for");
+    Waiting here(*state_);
+    if (!group_->wait(*state_, comm::Clock::now() + comm::bounded(time), true)) return false;
+  }
   rethrow(*state_);
   return true;
 }
 bool Work::done() const { return !state_ || state_->done(); }
-std::exception_ptr Work::exception() const { return state_ && state_->done() ? state_->error() : nullptr; }
-bool Work::cancel() { return state_ && group_->cancel(*state_); }
+std::exception_ptr Work::exception() const {
+  if (!state_ || !state_->done()) return nullptr;
+  state_->observe();
+  return state_->error();
+}
+bool Work::cancel() {
+  if (!state_ || !group_->cancel(*state_)) return false;
+  state_->observe();
+  return true;
+}
+Work Work::watched() && {
+  if (state_) comm::Watch::instance().add(state_, group_);
+  return std::move(*this);
+}
 int Work::source() const { return state_ ? state_->source : -1; }
 void Work::then(std::function<void()> f) {
   if (!state_) return f();

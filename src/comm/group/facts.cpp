@@ -20,6 +20,9 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
   if (has_root(a.kind) && a.root != b.root) return fmt::format("the roots differ: {} and {}", a.root, b.root);
   if (reduces_something(a.kind) && a.op != b.op) return "the reductions differ";
   if (reduces_something(a.kind) && a.weighted != b.weighted) return "only one gives a weight";
+  if (a.recorded != b.recorded)
+    return "one will take part in a backward pass, the other not: its tensor requires a gradient on one of the ranks "
+           "only";
   if (!is_list(a.kind)) return {};
   if (a.tensors != b.tensors) return fmt::format("one has {} tensors, the other {}", a.tensors, b.tensors);
   if (a.dims != b.dims || !std::equal(a.shape, a.shape + CallHeader::kDims, b.shape)) return "the shapes differ";
@@ -55,6 +58,7 @@ CallFacts facts_of(const Call& call, int rank, int size) {
   CallHeader& h = facts.header;
   fill(h, call, std::max(call.in.size(), call.out.size()), call.place.file_name(), call.place.line());
   h.weighted = call.weighted;
+  h.recorded = call.recorded;
   h.factor = call.factor;
   bool gives = call.kind != Kind::broadcast || rank == call.root;
   if (gives)
@@ -108,6 +112,12 @@ std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, co
   };
   for (size_t k = 1; k < calls.size(); ++k)
     if (std::string why = difference(calls[0].header, calls[k].header); !why.empty()) return text(0, k, why);
+  if (calls[0].header.weighted && reduces_something(calls[0].header.kind) &&
+      std::all_of(calls.begin(), calls.end(), [](const CallFacts& c) { return c.header.factor == 0; }))
+    return fmt::format(
+        "the weights of all ranks are 0 in collective {} of their group, so there is nothing to average: "
+        "{}",
+        sequence, describe(calls[0]));
   size_t n = calls.size(), root = static_cast<size_t>(calls[0].header.root);
   std::optional<std::string> found;
   // What rank a gives rank b must be as much as that one takes.

@@ -16,7 +16,7 @@ struct CallHeader {
   Kind kind = Kind::barrier;
   DType dtype = DType::f32;
   Reduce op = Reduce::sum;
-  bool weighted = false;
+  bool weighted = false, recorded = false;
   int32_t root = 0;
   uint32_t tensors = 0, dims = 0, line = 0;
   double factor = 1;

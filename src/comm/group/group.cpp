@@ -137,7 +137,10 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     for (auto& t : threads) t.join();
     throw;
   }
-  for (auto& t : threads) t.join();
+  {
+    comm::LibraryThread waiting;  // this thread will do nothing that ranks could wait for
+    for (auto& t : threads) t.join();
+  }
   if (first >= 0) rethrow_with_rank(errors[static_cast<size_t>(first)], first);
 }
 

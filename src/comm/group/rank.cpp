@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
 #include "comm/transport/transport.h"
 #include "tutti/io/file.h"
@@ -60,6 +61,23 @@ void RankState::leave(const std::exception_ptr& error) noexcept {
   }
 }
 
+void RankState::remember_unobserved(const std::exception_ptr& error) noexcept {
+  if (class_of(error) == "RankFailure") return;  // that, all calls say
+  std::lock_guard lock(leaving_);
+  if (has_unobserved_.exchange(true)) return;
+  unobserved_ = error;
+}
+
+void RankState::throw_it() {
+  std::exception_ptr error;
+  {
+    std::lock_guard lock(leaving_);
+    error = std::exchange(unobserved_, nullptr);
+    has_unobserved_.store(false);
+  }
+  if (error) rethrow_with(error, "an asynchronous call that nobody waited for has failed: ");
+}
+
 void Transport::kill(int, const std::string&) { ::raise(SIGKILL); }
 
 RankGroup::RankGroup(std::shared_ptr<Transport> group, int rank, std::shared_ptr<RankState> state)
@@ -88,6 +106,8 @@ void RankGroup::carry_out(uint64_t entry, const Begin& begin) {
 }
 
 void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
+  check_may_wait(name(call.kind));
+  state->throw_unobserved();
   if (state->faults.active() && !meet_faults(call)) return;
   uint64_t entry = state->record.begin(id_, next_, call);
   carry_out(entry, [&] { group->run(rank, std::move(call), timeout); });
@@ -95,6 +115,7 @@ void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
 }
 
 void RankGroup::start(Call call, const std::shared_ptr<WorkState>& work) {
+  state->throw_unobserved();
   if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
   work->owner = state;
   work->record = state->record.begin(id_, next_, call);
@@ -102,6 +123,7 @@ void RankGroup::start(Call call, const std::shared_ptr<WorkState>& work) {
 }
 
 void RankGroup::send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
+  state->throw_unobserved();
   if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
   work->owner = state;
   work->record = state->record.begin_message(id_, world_rank(to), tag, call);
@@ -109,6 +131,7 @@ void RankGroup::send(int to, int64_t tag, Call call, const std::shared_ptr<WorkS
 }
 
 void RankGroup::receive(int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
+  state->throw_unobserved();
   if (state->faults.active() && !meet_faults(call)) return work->complete(nullptr);
   work->owner = state;
   work->record = state->record.begin_message(id_, world_rank(from), tag, call);

@@ -33,12 +33,22 @@ class RankState {
   /// the rank ends without one. Says so on standard error where it cannot.
   void leave(const std::exception_ptr& error) noexcept;
 
+  /// The error of a work that was dropped before anybody looked: the rank's next call throws it.
+  void remember_unobserved(const std::exception_ptr& error) noexcept;
+  void throw_unobserved() {
+    if (has_unobserved_.load(std::memory_order_relaxed)) [[unlikely]]
+      throw_it();
+  }
+
  private:
   std::mutex leaving_;
   std::string folder_;
   bool left_with_error_ = false;
   mutable std::mutex guest_mutex_;
   std::shared_ptr<void> guest_;
+  void throw_it();
+  std::atomic<bool> has_unobserved_{false};
+  std::exception_ptr unobserved_;  // guarded by leaving_
 };
 
 }  // namespace tutti::comm

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "comm/group/rank.h"
+#include "comm/per_process.h"
 
 namespace tutti::comm {
 namespace {
@@ -42,10 +43,7 @@ class BoundedLock {
 struct LibraryThreads {
   std::mutex mutex;
   std::multiset<int> threads;
-  static LibraryThreads& instance() {
-    static LibraryThreads list;
-    return list;
-  }
+  static LibraryThreads& instance() { return per_process<LibraryThreads, true>(); }
 };
 
 // How often a thread has been put to sleep so far; nothing: it is running.
@@ -73,7 +71,8 @@ LibraryThread::LibraryThread() {
 LibraryThread::~LibraryThread() {
   auto& list = LibraryThreads::instance();
   std::lock_guard lock(list.mutex);
-  list.threads.erase(list.threads.find(this_thread()));
+  auto mine = list.threads.find(this_thread());
+  if (mine != list.threads.end()) list.threads.erase(mine);
 }
 
 WaitFor WaitFor::collective(uint64_t group, uint64_t number, const Call& call) {
@@ -165,11 +164,13 @@ bool WaitBoard::sample() {
   }
   std::map<int, uint64_t> now;
   bool quiet = true;
+  helpers_ = false;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task", error)) {
     std::string name = entry.path().filename().string();
     int thread = std::atoi(name.c_str());
     if (known.contains(thread)) continue;
+    helpers_ = true;
     auto count = switches(name);
     auto before = switches_.find(thread);
     quiet = quiet && count && before != switches_.end() && before->second == *count;
@@ -195,7 +196,13 @@ std::optional<std::string> WaitBoard::look() {
   std::unique_lock lock(looking_, std::try_to_lock);
   if (!lock || Clock::now() < last_ + period()) return {};
   last_ = Clock::now();
-  quiet_ = sample() ? quiet_ + 1 : 0;
+  if (!sample()) quiet_since_ = Clock::time_point::max();
+  if (quiet_since_ == Clock::time_point::max()) {
+    quiet_since_ = Clock::now();
+    quiet_ = 0;
+  } else if (!helpers_ || Clock::now() >= quiet_since_ + kPatience) {
+    ++quiet_;
+  }
   if (own_ >= 0) ranks_[own_].quiet.store(quiet_);
   std::vector<Slots> now(static_cast<size_t>(size_));
   for (int r = 0; r < size_; ++r) now[static_cast<size_t>(r)] = read(ranks_[r]).value_or(Slots{});

@@ -6,8 +6,9 @@
 // nothing of it has changed since the last look, and no other thread of the process has run meanwhile (it could be
 // about to do what is waited for). A blocked rank gets on if somebody it waits for (all of them, in a collective) is
 // not blocked or gets on; those for whom that is not so wait for each other, and would until their timeout. Waits that
-// give up by themselves (Work::wait_for) are not written down. What cannot be seen, and is taken for nothing, is a
-// helper thread that sleeps in something else than a call of Tutti's during two looks and makes the awaited call then.
+// give up by themselves (Work::wait_for) are not written down. A process may have other threads, of its own or of
+// OpenMP, which sleep and might yet do what is waited for: there, all must have been asleep for kPatience. What cannot
+// be seen, and is taken for nothing, is a helper that sleeps longer than that and makes the awaited call then.
 #pragma once
 
 #include <array>
@@ -102,6 +103,9 @@ class WaitBoard {
   Clock::time_point last_{};
   std::vector<Slots> before_;
   std::map<int, uint64_t> switches_;  // of the threads of this process that are no ranks
+  static constexpr auto kPatience = std::chrono::seconds(10);
+  bool helpers_ = false;  // there are such threads
+  Clock::time_point quiet_since_ = Clock::time_point::max();
   uint32_t quiet_ = 0;
 };
 

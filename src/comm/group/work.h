@@ -14,9 +14,16 @@ namespace tutti::comm {
 
 class RankState;
 
+/// Throws where this thread runs a function given to then().
+void check_may_wait(const char* operation);
+
 /// The state of an asynchronous call.
 class WorkState {
  public:
+  WorkState() = default;
+  ~WorkState();
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
   std::function<void()> finish;  // what the rank does with the result: copies back what was not contiguous
   std::chrono::milliseconds timeout{};
   int rank = 0;                      // in the group
@@ -33,13 +40,17 @@ class WorkState {
   bool settled() const { return settled_.load(); }
   /// The first to say so is right: what comes later is nothing.
   void complete(std::exception_ptr error);
-  std::exception_ptr error() const { return error_; }
+  std::exception_ptr error() const;
+  /// Somebody has seen how it ended. What nobody has seen is thrown by the rank's next call.
+  void observe() { observed_.store(true); }
+  /// f runs in the context of who calls this, and what it throws becomes the work's error, if it has none.
   void then(std::function<void()> f);
+  std::atomic<int> waiters{0};  // threads in Work::wait(), which sees to timeouts itself
 
  private:
-  std::atomic<bool> claimed_{false}, done_{false}, settled_{false};
+  std::atomic<bool> claimed_{false}, done_{false}, settled_{false}, observed_{false};
   std::exception_ptr error_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::function<void()>> then_;
 };
 

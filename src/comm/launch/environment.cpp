@@ -14,10 +14,12 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
 #include "comm/store/socket.h"
 #include "comm/transport/hosts_world.h"
@@ -116,7 +118,7 @@ StorePtr meet(const Started& me, const Times& times) {
     check<ValueError>(port && *port > 0 && *port < 65536, "world",
                       "MASTER_ADDR is {} but MASTER_PORT does not name a port: ranks meet at both", *address);
     std::string secret = variable("TUTTI_SECRET").value_or("");
-    check<ValueError>(me.rank != 0 || !secret.empty() || is_loopback(*address), "world",
+    check<ValueError>(!secret.empty() || is_loopback(*address), "world",
                       "ranks meet at {}, where others can come too: set TUTTI_SECRET, the same for all ranks",
                       *address);
     return std::make_shared<TcpStore>(TcpStoreOptions{.host = me.rank == 0 ? "" : *address,
@@ -130,6 +132,10 @@ StorePtr meet(const Started& me, const Times& times) {
                     "{} says that this is rank {} of {}, but nothing says where they meet: set MASTER_ADDR and "
                     "MASTER_PORT, the same for all ranks",
                     me.by, me.rank, me.size);
+  auto here = number("OMPI_COMM_WORLD_LOCAL_SIZE");
+  check<ValueError>(number("SLURM_NNODES").value_or(1) == 1 && here.value_or(me.size) == me.size, "world",
+                    "the job has ranks on several hosts, and nothing says where they meet: set MASTER_ADDR and "
+                    "MASTER_PORT, the same for all ranks, and TUTTI_SECRET");
   std::string name = me.job;
   for (char& c : name)
     if (c == '/') c = '_';
@@ -144,11 +150,76 @@ struct Meeting {
   std::string transport;
 };
 
-// Who serves leaves last: when it goes, the others have the answers to all that they asked.
-void serve_until_all_left(const Started& me, Store& store) {
-  if (store.add("left", 1) == me.size) store.set("left/all", "yes");
-  if (me.rank == 0) store.get("left/all");
-}
+// Ranks that meet in a store: what they leave there for each other. One that does not come, or ends meanwhile, is
+// named.
+class MeetingPlace {
+ public:
+  MeetingPlace(const Started& me, StorePtr store, const std::string& prefix, std::chrono::milliseconds timeout)
+      : me_(me),
+        tcp_(std::dynamic_pointer_cast<TcpStore>(store)),
+        prefix_(prefix),
+        view_(prefix, std::move(store)),
+        timeout_(timeout) {
+    if (!tcp_) return;
+    std::string will = encode_failure({me.rank, "RankFailure", "its process ended while the ranks were meeting"});
+    tcp_->leave_will(prefix_ + "failed", will, will, {});
+  }
+  Store& store() { return view_; }
+  const std::shared_ptr<TcpStore>& tcp() const { return tcp_; }
+
+  std::string get(const std::string& key, const std::string& missing) { return get_all({key}, {missing})[0]; }
+  /// `missing` says for each key who has not come if it stays without a value.
+  Store::Values get_all(const Store::Keys& keys, const std::vector<std::string>& missing) try {
+    auto deadline = Clock::now() + timeout_;
+    while (true) {
+      auto left = std::min<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::milliseconds(200));
+      try {
+        return view_.multi_get(keys, {.timeout = std::max<std::chrono::nanoseconds>(left, left.zero())});
+      } catch (const TimeoutError&) {
+      }
+      if (auto failed = view_.try_get("failed")) {
+        Failure f = decode_failure(*failed);
+        let_others_hear();
+        fail<RankFailure>("world", "rank {} failed: {}", f.rank, f.text);
+      }
+      if (Clock::now() >= deadline) time_out(keys, missing);
+    }
+  } catch (const ConnectionError& e) {
+    fail<RankFailure>("world", "rank 0 failed: the ranks meet at its store, which is gone ({})", text(e));
+  }
+  /// Who serves leaves last: when it goes, the others have the answers to all that they asked.
+  void leave() {
+    if (tcp_) tcp_->leave_will(prefix_ + "failed", "", "", {});
+    if (view_.add("left", 1) == me_.size) view_.set("left/all", "yes");
+    if (me_.rank == 0) get("left/all", "some rank has met the others, but not left");
+  }
+
+ private:
+  [[noreturn]] void time_out(const Store::Keys& keys, const std::vector<std::string>& missing) {
+    std::string who;
+    for (size_t k = 0; k < keys.size(); ++k)
+      if (!view_.has({keys[k]})) who += (who.empty() ? "" : ", ") + missing[k];
+    let_others_hear();
+    fail<TimeoutError>("world",
+                       "waited {:.3g} s for all {} ranks to come: {}. Were all started, with the same WORLD_SIZE, "
+                       "MASTER_ADDR and MASTER_PORT? (TUTTI_TIMEOUT says how long to wait)",
+                       std::chrono::duration<double>(timeout_).count(), me_.size, who);
+  }
+  // Of a failure: who serves stays a little while.
+  void let_others_hear() {
+    if (!tcp_ || view_.add("heard", 1) >= me_.size || me_.rank != 0) return;
+    auto until = Clock::now() + std::chrono::seconds(1);
+    while (Clock::now() < until && view_.add("heard", 0) < me_.size - 1) std::this_thread::sleep_for(kLook);
+  }
+  static constexpr auto kLook = std::chrono::milliseconds(10);
+  static std::string text(const std::exception& e) { return e.what(); }
+
+  const Started& me_;
+  const std::shared_ptr<TcpStore> tcp_;
+  const std::string prefix_;
+  PrefixStore view_;
+  const std::chrono::milliseconds timeout_;
+};
 
 // Throws what is wrong with what the ranks want, the same on all of them.
 void check_wishes(const Meeting& meeting, const std::vector<std::string>& wishes) {
@@ -163,15 +234,19 @@ void check_wishes(const Meeting& meeting, const std::vector<std::string>& wishes
                       "TUTTI_TRANSPORT is shm, but rank {} is on another host than rank 0: use shm+ucx", r);
 }
 
-Meeting compare_notes(const Started& me, Store& store) {
+Meeting compare_notes(const Started& me, MeetingPlace& place) {
   auto key = [](int r) { return fmt::format("rank/{}", r); };
-  store.set(key(me.rank), host_name() + "\n" + variable("TUTTI_TRANSPORT").value_or(""));
+  place.store().set(key(me.rank), host_name() + "\n" + variable("TUTTI_TRANSPORT").value_or(""));
   Store::Keys keys;
-  for (int r = 0; r < me.size; ++r) keys.push_back(key(r));
+  std::vector<std::string> missing;
+  for (int r = 0; r < me.size; ++r) {
+    keys.push_back(key(r));
+    missing.push_back(fmt::format("rank {} did not", r));
+  }
   Meeting meeting;
   std::map<std::string, int> numbers;
   std::vector<std::string> wishes;
-  for (const std::string& note : store.multi_get(keys)) {
+  for (const std::string& note : place.get_all(keys, missing)) {
     size_t end = note.find('\n');
     meeting.host_of.push_back(numbers.try_emplace(note.substr(0, end), static_cast<int>(numbers.size())).first->second);
     wishes.push_back(note.substr(end + 1));
@@ -180,28 +255,35 @@ Meeting compare_notes(const Started& me, Store& store) {
   meeting.transport = !wishes[0].empty() ? wishes[0] : meeting.hosts == 1 ? "shm" : "shm+ucx";
   try {
     check_wishes(meeting, wishes);
-  } catch (...) {
-    serve_until_all_left(me, store);
+  } catch (const Error& wrong) {
+    try {
+      place.leave();
+    } catch (const Error&) {  // what is wrong matters more than who could not hear it
+    }
     throw;
   }
   return meeting;
 }
 
 /// What ranks of this host share.
-std::shared_ptr<ProcessWorld> make_local(const Started& me, const Meeting& meeting, Store& store,
+std::shared_ptr<ProcessWorld> make_local(const Started& me, const Meeting& meeting, MeetingPlace& place,
                                          std::chrono::milliseconds timeout) {
   int host = meeting.host_of[static_cast<size_t>(me.rank)];
   auto first = std::find(meeting.host_of.begin(), meeting.host_of.end(), host) - meeting.host_of.begin();
   auto here = std::count(meeting.host_of.begin(), meeting.host_of.end(), host);
   auto key = [&](const char* what) { return fmt::format("{}/{}", what, host); };
+  Store& store = place.store();
   if (first == me.rank) store.set(key("name"), fmt::format("tutti-{}-{:08x}", ::getpid(), std::random_device{}()));
-  std::string name = store.get(key("name")), segment_name = name + "-world";
+  std::string name = place.get(key("name"), fmt::format("rank {} came, but made no memory for its host", first)),
+              segment_name = name + "-world";
+  struct Remove {  // the memory's name is needed by nobody who has it, nor where not all get it
+    const std::string& name;
+    ~Remove() { Segment::remove(name); }
+  } remove{segment_name};
   auto world = std::make_shared<ProcessWorld>(Segment::named(segment_name, SharedWorld::bytes(me.size)), name, me.rank,
                                               me.size, timeout, static_cast<int>(here));
-  // The memory's name is needed by nobody who has it.
   if (store.add(key("here"), 1) == here) store.set(key("all"), "yes");
-  store.get(key("all"));
-  Segment::remove(segment_name);
+  place.get(key("all"), "not all ranks of this host found its memory");
   return world;
 }
 
@@ -223,15 +305,15 @@ Worlds make_worlds(const Started& me) {
   // A job that starts again may meet in the same store.
   auto epoch = number("TUTTI_EPOCH").value_or(number("TORCHELASTIC_RESTART_COUNT").value_or(0));
   std::string prefix = fmt::format("{}/", epoch);
-  PrefixStore view(prefix, store);
-  Meeting meeting = compare_notes(me, view);
+  MeetingPlace place(me, store, prefix, times.timeout);
+  Meeting meeting = compare_notes(me, place);
   TransportChoice choice = parse_transport(meeting.transport);
-  Worlds worlds{make_local(me, meeting, view, times.timeout), nullptr};
+  Worlds worlds{make_local(me, meeting, place, times.timeout), nullptr};
   if (choice.engine.empty()) {
-    serve_until_all_left(me, view);
+    place.leave();
     return worlds;
   }
-  auto tcp = std::dynamic_pointer_cast<TcpStore>(store);
+  auto tcp = place.tcp();
   check<ValueError>(tcp != nullptr, "world",
                     "ranks that do not share a host, or ask for {}, meet at MASTER_ADDR and MASTER_PORT: set both, the "
                     "same for all ranks",
@@ -283,11 +365,19 @@ std::shared_ptr<RankGroup> world_from_environment() {
   static std::mutex mutex;
   static pid_t owner = 0;
   static std::unique_ptr<Environment> known;
+  static std::exception_ptr failure;  // there is no second meeting: later calls say the same
   std::lock_guard lock(mutex);
-  if (std::exchange(owner, ::getpid()) != ::getpid()) {
+  if (owner != ::getpid()) {
     (void)known.release();  // the parent's: to leave its world is not for us
-    known = std::make_unique<Environment>();
+    failure = nullptr;
+    owner = ::getpid();
+    try {
+      known = std::make_unique<Environment>();
+    } catch (...) {
+      failure = std::current_exception();
+    }
   }
+  if (failure) rethrow_copy(failure);
   Environment& environment = *known;
   if (environment.handle) {
     Context& mine = context();

@@ -64,7 +64,7 @@ void rethrow_copy(const std::exception_ptr& error) {
 #define TUTTI_COPY(Class)  \
   }                        \
   catch (const Class& e) { \
-    throw Class(e);
+    throw Class(text_of(error), e.operation()); /* said of the rank that throws it */
     TUTTI_ERROR_CLASSES(TUTTI_COPY)
 #undef TUTTI_COPY
   }

@@ -44,7 +44,7 @@ Log::Log(const std::string& path, std::chrono::nanoseconds timeout, const std::f
 
 // False if another process removed the file between our opening it and our saying so.
 bool Log::open() {
-  file_ = io::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  file_ = io::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   check<StoreError>(file_.get() >= 0, kOperation, "{} cannot be opened: {}", path_, errno_text());
   lock_in_time(kPresenceByte, F_RDLCK);
   struct stat named;

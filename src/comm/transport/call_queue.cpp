@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "comm/group/waits.h"
+#include "comm/transport/progress.h"
+
 namespace tutti::comm {
 
 bool CallQueue::try_run(const Call& call, std::chrono::milliseconds timeout) {
@@ -31,9 +34,13 @@ void CallQueue::start(Call call, const std::shared_ptr<WorkState>& work) {
 }
 
 void CallQueue::work() {
+  CarrierThread carrier;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    {
+      LibraryThread idle;  // while it has a call it is one of the rank's own
+      changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    }
     if (queue_.empty()) return;
     Queued next = std::move(queue_.front());
     queue_.pop_front();

@@ -264,9 +264,14 @@ bool HostsGroup::wait_message(WorkState& work, Clock::time_point deadline, bool 
     return work.settled() || world_->failed();
   };
   while (!world_->wire().wait(std::min(deadline, Clock::now() + kWatch), ready)) {
-    std::vector<int> others = peer < 0 ? std::vector<int>{} : std::vector<int>{peer};
+    std::vector<int> others{peer};
+    if (peer < 0) {  // any of them would do, so that all must have ended
+      others = ranks();
+      std::erase(others, me);
+    }
+    auto has_ended = [&](int r) { return world_->local().has_ended(r); };
     auto open = messages_->find(work);
-    if (open)
+    if (open && (peer >= 0 || std::all_of(others.begin(), others.end(), has_ended)))
       world_->watch(
           others, [&](int) { return work.settled(); },
           fmt::format("{} what rank {} {}: {}", open->sends ? "receiving" : "sending", me,

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/cores.h"
 #include "comm/transport/hosts.h"
+#include "comm/transport/progress.h"
 #include "comm/transport/shm.h"
 
 namespace tutti::comm {
@@ -244,7 +245,7 @@ std::shared_ptr<Transport> HostsWorld::group(const std::vector<int>& ranks, uint
     // The same on all members: their messages find each other by it.
     uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
     for (int r : ranks) id = (id ^ static_cast<uint64_t>(r)) * 0x9E3779B97F4A7C15u + (id >> 31);
-    group = std::make_shared<HostsGroup>(shared_from_this(), ranks, id);
+    group = freed_elsewhere(std::make_unique<HostsGroup>(shared_from_this(), ranks, id));
     entry = group;
     by_id_[id] = group;
     auto waiting = early_.find(id);

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "comm/transport/progress.h"
 #include "comm/transport/shm.h"
 
 namespace tutti::comm {
@@ -33,8 +34,9 @@ ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size
       name_(std::move(name)),
       rank_(rank),
       size_(size),
+      here_(here > 0 ? here : size),
       timeout_(timeout),
-      spin_((here > 0 ? here : size) <= static_cast<int>(process_cores().size())),
+      spin_(here_ <= static_cast<int>(process_cores().size())),
       state_(std::make_shared<RankState>(rank, size)),
       waits_(shared().waits(size), size, rank),
       pidfds_(static_cast<size_t>(size), -1) {
@@ -55,6 +57,14 @@ std::exception_ptr ProcessWorld::failure() const {
 
 void ProcessWorld::check() const {
   if (failed()) std::rethrow_exception(failure());
+}
+
+void ProcessWorld::ended() {
+  shared().member(rank_).ended.store(1);
+  int ended = 0;
+  for (int r = 0; r < size_; ++r) ended += has_ended(r) && shared().member(r).pid.load() != 0;  // of this host
+  // Groups that not all of their ranks made still have names.
+  if (ended == here_) Segment::remove_all(name_);
 }
 
 void ProcessWorld::watch() {
@@ -83,6 +93,7 @@ void ProcessWorld::watch() {
 }
 
 void ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call) {
+  std::lock_guard lock(noting_);  // several threads may use the rank's groups
   LastCall& last = shared().member(rank_).last;
   uint64_t version = last.version.load(std::memory_order_relaxed);
   last.version.store(version + 1);
@@ -120,7 +131,7 @@ std::shared_ptr<ShmGroup> ProcessWorld::group(const std::vector<int>& ranks, uin
   // The same on all members: they find each other's memory by it.
   uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
   for (int r : ranks) id = (id ^ static_cast<uint64_t>(r)) * 0x9E3779B97F4A7C15u + (id >> 31);
-  auto group = std::make_shared<ShmGroup>(shared_from_this(), ranks, id);
+  auto group = freed_elsewhere(std::make_unique<ShmGroup>(shared_from_this(), ranks, id));
   entry = group;
   return group;
 }

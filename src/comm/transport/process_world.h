@@ -70,7 +70,7 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   bool failed() const { return shared().failed.load() != 0; }
   std::exception_ptr failure() const;
   void check() const;
-  void ended() { shared().member(rank_).ended.store(1); }
+  void ended();
   bool has_ended(int rank) const { return shared().member(rank).ended.load() != 0; }
   /// Finds out whether a process is no more, and fails the world if it ended without saying so. Called while waiting.
   void watch();
@@ -91,12 +91,12 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
  private:
   const Segment segment_;
   const std::string name_;
-  const int rank_, size_;
+  const int rank_, size_, here_;
   const std::chrono::milliseconds timeout_;
   const bool spin_;
   const std::shared_ptr<RankState> state_;
   WaitBoard waits_;
-  std::mutex watching_;
+  std::mutex watching_, noting_;
   std::vector<int> pidfds_;  // -1: not yet open
   std::mutex mutex_;
   std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, std::weak_ptr<ShmGroup>> groups_;

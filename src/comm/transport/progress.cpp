@@ -1,11 +1,19 @@
 #include "comm/transport/progress.h"
 
+#include "comm/group/waits.h"
+#include "comm/per_process.h"
+
 namespace tutti::comm {
 
-Progress& Progress::instance() {
-  static Progress progress;
-  return progress;
-}
+namespace {
+thread_local int carrying = 0;
+}  // namespace
+
+CarrierThread::CarrierThread() { ++carrying; }
+CarrierThread::~CarrierThread() { --carrying; }
+bool is_carrier_thread() { return carrying > 0; }
+
+Progress& Progress::instance() { return per_process<Progress>(); }
 
 void Progress::submit(std::function<void()> job) {
   std::lock_guard lock(mutex_);
@@ -15,6 +23,7 @@ void Progress::submit(std::function<void()> job) {
 }
 
 void Progress::run() {
+  LibraryThread self;
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return stop_ || !jobs_.empty(); });

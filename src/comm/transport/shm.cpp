@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "comm/transport/progress.h"
 
 namespace tutti::comm {
 namespace {
@@ -350,6 +351,7 @@ void ShmGroup::move_messages() {
   if (!messages_->pending() || carrier_.joinable()) return carrier_changed_.notify_all();
   carrier_ = std::thread([this] {
     LibraryThread self;
+    CarrierThread carrier;
     std::unique_lock lock(carrier_mutex_);
     while (!stop_) {
       carrier_changed_.wait(lock, [&] { return stop_ || messages_->pending(); });
@@ -358,7 +360,7 @@ void ShmGroup::move_messages() {
         bool moved = false;
         while (messages_->progress()) moved = true;
         if (moved) event().notify();
-        return moved || world_->failed();
+        return moved || stop_ || world_->failed();
       });
       world_->watch();
       if (world_->failed())
@@ -385,6 +387,14 @@ void ShmGroup::start_receive(int rank, int from, int64_t tag, Call call, const s
   move_messages();
 }
 
+// Who should receive, or send, what this work is about has ended. Of any source: all others have.
+bool ShmGroup::has_ended(const WorkState& work) const {
+  if (work.peer >= 0) return world_->has_ended(ranks()[static_cast<size_t>(work.peer)]);
+  for (int k = 0; k < size(); ++k)
+    if (k != me_ && !world_->has_ended(ranks()[static_cast<size_t>(k)])) return false;
+  return size() > 1;
+}
+
 bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool give_up) {
   int peer = work.peer < 0 ? -1 : ranks()[static_cast<size_t>(work.peer)], me = world_->rank();
   auto ready = [&] {
@@ -395,7 +405,7 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
   LongWait board(world_->waits(), me);
   while (!event().wait(std::min(deadline, Clock::now() + kWatch), world_->spin(), ready)) {
     world_->watch();
-    ended = peer >= 0 && world_->has_ended(peer);
+    ended = has_ended(work);
     if (ended) {  // what it sent before is still there
       while (messages_->progress(true)) event().notify();
       ended = !work.settled();
@@ -412,8 +422,9 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
     return true;
   }
   if (ended)
-    world_->fail(peer, fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending", me,
-                                   mine->sends ? "sends" : "waits for", mine->call));
+    world_->fail(peer < 0 ? ranks()[me_ == 0 ? 1 : 0] : peer,
+                 fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending", me,
+                             mine->sends ? "sends" : "waits for", mine->call));
   if (world_->failed()) {
     work.complete(world_->failure());
     return true;

@@ -86,6 +86,7 @@ class ShmGroup : public Transport {
   [[noreturn]] void time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   WaitFor missing(const Call& call, uint64_t number) const;
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
+  bool has_ended(const WorkState& work) const;
   void started_message(WorkState& work, int rank, int peer);
   void move_messages();
 
@@ -102,7 +103,7 @@ class ShmGroup : public Transport {
   std::unique_ptr<RingMessages> messages_;
   std::mutex carrier_mutex_;
   std::condition_variable carrier_changed_;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   std::thread carrier_;  // moves messages that nobody waits for; started with the first
   std::mutex subgroups_mutex_;
   std::map<std::vector<int>, uint64_t> subgroups_;

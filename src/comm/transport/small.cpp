@@ -53,6 +53,7 @@ std::optional<SmallShape> small_shape(const Call& call, int rank, int size) {
     return {};
   uint64_t hash = mix(static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
                           static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.weighted) << 24 |
+                          static_cast<uint64_t>(call.recorded) << 25 |
                           static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32,
                       static_cast<uint64_t>(part));
   if (call.kind == Kind::all_reduce || call.kind == Kind::reduce || call.kind == Kind::broadcast) {
@@ -102,6 +103,7 @@ bool Slots::finish(int rank, uint64_t sequence, const Call& call, const SmallSha
     total += h.factor;
     scaled = scaled || h.factor != 1;
   }
+  if (call.weighted && total == 0) return false;  // an error, which the long way tells
   auto n = static_cast<size_t>(size_), me = static_cast<size_t>(rank), element = size_of(call.dtype);
   auto reduce = [&](size_t offset, const Piece& to) {
     if (to.count == 0) return;

@@ -266,7 +266,11 @@ void ThreadGroup::finish(Operation& op, uint64_t sequence) {
     work->complete(
         mismatch ? std::make_exception_ptr(MismatchError(fmt::format("{}: {}", collective, *mismatch), collective))
                  : nullptr);
+    RankState& state = states_[static_cast<size_t>(work->rank)];
+    std::lock_guard lock(state.works_lock);
+    std::erase(state.works, work);
   }
+  works.clear();
   event_.notify();
   if (asynchronous) depart(op, sequence, asynchronous);
   try_start(sequence + 1);
@@ -311,22 +315,30 @@ std::string ThreadGroup::missing_text(uint64_t number) {
   return text;
 }
 
+std::string ThreadGroup::late_text(int rank, uint64_t number, const std::string& call,
+                                   std::chrono::milliseconds timeout) {
+  return fmt::format("rank {} waited {} in collective {}, {}:{}", ranks()[static_cast<size_t>(rank)], seconds(timeout),
+                     number, call, missing_text(number));
+}
+
 void ThreadGroup::time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout) {
-  int me = ranks()[static_cast<size_t>(rank)];
-  std::string text = fmt::format("rank {} waited {} in collective {}, {}:{}", me, seconds(timeout), number, call,
-                                 missing_text(number));
-  world_->fail(me, text);
+  std::string text = late_text(rank, number, call, timeout);
+  world_->fail(ranks()[static_cast<size_t>(rank)], text);
   tutti::fail<TimeoutError>("", "{}", text);
 }
 
 bool ThreadGroup::find_ended(uint64_t number, const Call& call) {
+  return find_ended(number, [&] { return comm::describe(call); });
+}
+
+bool ThreadGroup::find_ended(uint64_t number, const std::function<std::string()>& describe) {
   if (!world_->any_ended()) return false;
   for (size_t k = 0; k < states_.size(); ++k) {
     // Looked at in this order, since a rank counts its call before it ends.
     if (!world_->has_ended(ranks()[k]) || states_[k].next.load() > number) continue;
     world_->fail(ranks()[k], fmt::format("it ended without taking part in collective {} of a group of {}, which "
                                          "others wait for: {}",
-                                         number, size(), comm::describe(call)));
+                                         number, size(), describe()));
     return true;
   }
   return false;
@@ -464,17 +476,26 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
   if (work.is_message) return wait_message(work, deadline, give_up);
   while (!work.settled()) {
     help();
-    auto ready = [&] { return work.settled() || world_->failed() || help(); };
+    Operation& op = operation(work.sequence);  // this work's, until it is done
+    auto ready = [&] {
+      if (work.settled() || world_->failed() || help()) return true;
+      if (work.done() || op.arrived.load() == size() || !world_->any_ended()) return false;
+      auto recorded = work.owner ? work.owner->record.find(work.record) : std::nullopt;
+      return recorded && find_ended(recorded->sequence, [&] { return comm::describe(recorded->call); });
+    };
     auto waits = [&] { return missing(WaitFor::collective(id_, work)); };
     bool known = give_up ? event_.wait(deadline, world_->spin(), ready)
                          : wait_long_time(work.rank, deadline, world_->spin(), ready, waits);
     if (work.settled()) break;
     if (known && !world_->failed()) continue;  // helped with another
     if (!known && give_up) return false;
-    Operation& op = operation(work.sequence);
     if (leave_early(op, work.sequence)) {
-      if (!world_->failed())
-        time_out(work.rank, op.number.load(), comm::describe(op.calls[static_cast<size_t>(work.rank)]), work.timeout);
+      if (!world_->failed()) {
+        std::string text = late_text(work.rank, op.number.load(),
+                                     comm::describe(op.calls[static_cast<size_t>(work.rank)]), work.timeout);
+        work.complete(std::make_exception_ptr(TimeoutError(text, "")));
+        world_->fail(ranks()[static_cast<size_t>(work.rank)], text);
+      }
       work.complete(world_->failure());
     } else {
       deadline = Clock::time_point::max();  // it is being carried out, and will end
@@ -519,10 +540,19 @@ void ThreadGroup::start_receive(int rank, int from, int64_t tag, Call call, cons
   event_.notify();
 }
 
+// Who should receive, or send, what this work is about has ended. Of any source: all others have.
+bool ThreadGroup::has_ended(const WorkState& work) const {
+  if (!world_->any_ended()) return false;
+  if (work.peer >= 0) return world_->has_ended(ranks()[static_cast<size_t>(work.peer)]);
+  for (int k = 0; k < size(); ++k)
+    if (k != work.rank && !world_->has_ended(ranks()[static_cast<size_t>(k)])) return false;
+  return size() > 1;
+}
+
 bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool give_up) {
   int peer = work.peer < 0 ? -1 : ranks()[static_cast<size_t>(work.peer)];
   while (true) {
-    auto ended = [&] { return peer >= 0 && world_->has_ended(peer); };
+    auto ended = [&] { return has_ended(work); };
     auto ready = [&] { return work.settled() || world_->failed() || ended(); };
     bool known = give_up ? event_.wait(deadline, world_->spin(), ready)
                          : wait_long_time(work.rank, deadline, world_->spin(), ready,
@@ -537,8 +567,9 @@ bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool
     std::string call = comm::describe(mine->call);
     int me = ranks()[static_cast<size_t>(work.rank)];
     if (ended())
-      world_->fail(peer, fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending",
-                                     me, mine->sends ? "sends" : "waits for", call));
+      world_->fail(peer < 0 ? ranks()[work.rank == 0 ? 1 : 0] : peer,
+                   fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending", me,
+                               mine->sends ? "sends" : "waits for", call));
     if (world_->failed()) {
       work.complete(world_->failure());
       return true;

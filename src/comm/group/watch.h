@@ -1,0 +1,41 @@
+// Works that nobody waits for: they, too, end when their time is over or when a rank they need has ended.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/event.h"
+#include "comm/transport/transport.h"
+
+namespace tutti::comm {
+
+/// One thread for the process, which runs while there are such works.
+class Watch {
+ public:
+  static Watch& instance();
+  Watch() = default;
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  void add(const std::shared_ptr<WorkState>& work, const std::shared_ptr<Transport>& group);
+
+ private:
+  struct Watched {
+    std::weak_ptr<WorkState> work;
+    std::weak_ptr<Transport> group;
+    Clock::time_point deadline;
+  };
+  void run();
+  static bool look_after(const Watched& watched);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Watched> works_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tutti::comm
