@@ -17,8 +17,11 @@ namespace {
   } catch (const RemoteError& e) {
     throw RemoteError(e);
   } catch (const Error& e) {
-    if (short_name(typeid(e)) == comm::class_of(error)) comm::rethrow_copy(error);
-    throw;
+    if (short_name(typeid(e)) != comm::class_of(error)) throw;
+    Context mine = context();
+    mine.rank = e.rank();  // whose error it stays
+    ContextGuard guard(std::move(mine));
+    comm::rethrow_copy(error);
   }
 }
 
