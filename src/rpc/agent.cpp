@@ -210,6 +210,7 @@ void Agent::release_held(bool all) {
 }
 
 void Agent::dispatch(int to, Message message) {
+  if (stopped_.load()) return;  // those who wait for it have been told
   std::shared_ptr<Agent> here;
   bool local = false;
   {
@@ -479,10 +480,22 @@ void Agent::answered(int from, uint64_t number) {
   if (idle && idle->claim()) idle->finish();
 }
 
+std::shared_ptr<void> Agent::companion(const std::function<std::shared_ptr<void>()>& make) {
+  std::lock_guard lock(mutex_);
+  if (!companion_ && !stopped_.load()) companion_ = make();
+  return companion_;
+}
+
 // ---- Losses
+
+void Agent::on_lost(std::function<void(int, const std::string&)> f) {
+  std::lock_guard lock(mutex_);
+  on_lost_.push_back(std::move(f));
+}
 
 void Agent::lost(int number, const std::string& why) {
   std::vector<std::pair<std::shared_ptr<FutureCore>, std::exception_ptr>> failed;
+  std::vector<std::function<void(int, const std::string&)>> listeners;
   {
     std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(number)];
@@ -491,6 +504,7 @@ void Agent::lost(int number, const std::string& why) {
     peer.why = why;
     for (auto& [call, p] : pending_)
       if (p.peer == number) failed.emplace_back(p.future, loss(number, p));
+    listeners = on_lost_;
   }
   for (auto& [future, error] : failed) {
     take_pending(future->number);
@@ -499,6 +513,7 @@ void Agent::lost(int number, const std::string& why) {
   release_credit(number, 0);
   references_.died(number);
   if (link_) link_->close(number);
+  for (auto& f : listeners) f(worker(number).rank, why);
 }
 
 Session::Statistics Agent::statistics() const {

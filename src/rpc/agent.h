@@ -94,6 +94,12 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
   void send(int to, Message message);
   void send_lease(const LeaseMessage& message);
 
+  // ---- For distributed autograd
+  /// What it keeps for this worker: made by whoever asks first, gone when the session ends.
+  std::shared_ptr<void> companion(const std::function<std::shared_ptr<void>()>& make);
+  /// Calls f(rank in the world, why) for every worker that is lost from now on, on whatever thread notices.
+  void on_lost(std::function<void(int rank, const std::string& why)> f);
+
   // ---- What others say
   void deliver(Message message);
   /// Nothing more will come from that worker: everything that waits for it fails.
@@ -151,6 +157,8 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
   uint64_t next_ = 1;
   std::map<std::pair<int, uint64_t>, bool> running_;  // calls of others: whether they have been cancelled
   std::shared_ptr<FutureCore> idle_;                  // finished when nothing is left to do
+  std::shared_ptr<void> companion_;
+  std::vector<std::function<void(int, const std::string&)>> on_lost_;
 
   // All that is sent is processed somewhere: when the sums are equal, nothing is on its way.
   std::atomic<uint64_t> sent_{0}, processed_{0};

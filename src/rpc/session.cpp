@@ -280,12 +280,15 @@ void Agent::stop() {
   if (monitor_.joinable()) monitor_.join();
   executor_.stop();
   references_.clear();
-  // A circle: the rank knows its session, which knows its context, which knows the rank.
-  auto state = std::static_pointer_cast<comm::RankGroup>(context_.world)->state;
-  state->set_guest(nullptr);
-  context_.world = nullptr;
-  group_ = Group();
-  link_.reset();
+  std::shared_ptr<void> companion;
+  {
+    std::lock_guard lock(mutex_);
+    companion.swap(companion_);
+    on_lost_.clear();
+  }
+  // A circle: the rank knows its session, which knows its context, which knows the rank. The rest stays until nobody
+  // can be using it.
+  std::static_pointer_cast<comm::RankGroup>(context_.world)->state->set_guest(nullptr);
 }
 
 Agent::~Agent() { ::eventfd_write(monitor_wake_.get(), 1); }
