@@ -133,8 +133,9 @@ void Agent::meet(const std::vector<Introduction>& all) {
     const Introduction& i = all[static_cast<size_t>(k)];
     Worker w{i.name, group_.ranks()[static_cast<size_t>(k)]};
     auto [it, fresh] = by_name_.emplace(w.name, k);
-    check<MismatchError>(fresh, kOperation, "ranks {} and {} both have the name '{}'",
-                         workers_.empty() ? 0 : worker(it->second).rank, w.rank, w.name);
+    if (!fresh)
+      fail<MismatchError>(kOperation, "ranks {} and {} both have the name '{}'", worker(it->second).rank, w.rank,
+                          w.name);
     by_rank_[w.rank] = k;
     workers_.push_back(std::move(w));
     Peer peer;

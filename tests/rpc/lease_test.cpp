@@ -40,7 +40,7 @@ class Simulation {
     flying_.push_back({from, to, {}, id, workers_[at(from)].holder.fork(id, to)});
     settle(from);
   }
-  void drop(int w, const RefId& id) {
+  void drop(int w, RefId id) {
     Worker& worker = workers_[at(w)];
     if (--worker.handles[id] == 0) worker.handles.erase(id);
     worker.holder.drop(id);
