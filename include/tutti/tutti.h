@@ -23,5 +23,6 @@
 #include "tutti/parallel.h"       // IWYU pragma: export
 #include "tutti/progress.h"       // IWYU pragma: export
 #include "tutti/random.h"         // IWYU pragma: export
+#include "tutti/rpc.h"            // IWYU pragma: export
 #include "tutti/tensor.h"         // IWYU pragma: export
 #include "tutti/tree.h"           // IWYU pragma: export

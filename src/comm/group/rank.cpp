@@ -37,6 +37,17 @@ void RankState::apply(const SpawnOptions& options) {
   if (!options.trace.empty()) folder_ = options.trace;
 }
 
+std::shared_ptr<void> RankState::guest() const {
+  std::lock_guard lock(guest_mutex_);
+  return guest_;
+}
+bool RankState::set_guest(const std::shared_ptr<void>& guest) {
+  std::lock_guard lock(guest_mutex_);
+  if (guest && guest_) return false;
+  guest_ = guest;
+  return true;
+}
+
 void RankState::leave(const std::exception_ptr& error) noexcept {
   try {
     std::lock_guard lock(leaving_);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -22,6 +23,11 @@ class RankState {
   FlightRecord record;
   FaultInjector faults;
 
+  /// What a room below this one keeps for the rank: rpc its session.
+  std::shared_ptr<void> guest() const;
+  /// Null leaves. False: there is another.
+  bool set_guest(const std::shared_ptr<void>& guest);
+
   /// The record as JSON, with what went wrong.
   std::string to_json(const std::string& error) const;
   /// Leaves the record in the folder for records, if there is one: the first time because of an error, later only when
@@ -39,6 +45,8 @@ class RankState {
   std::mutex leaving_;
   std::string folder_;
   bool left_with_error_ = false;
+  mutable std::mutex guest_mutex_;
+  std::shared_ptr<void> guest_;
   void throw_it();
   std::atomic<bool> has_unobserved_{false};
   std::exception_ptr unobserved_;  // guarded by leaving_

@@ -1,5 +1,4 @@
-// The wire by UCX. The library is loaded when a world asks for it: programs that do not, pay nothing for it, and its
-// habits (taking over signals, watching memory, warning on standard output) can be turned off before it has any.
+// The wire by UCX.
 #include "base/check.h"
 #include "comm/transport/wire.h"
 
@@ -17,19 +16,16 @@ std::unique_ptr<Wire> make_ucx_wire(int, int, const StorePtr&, bool) {
 
 #else
 
-#include <dlfcn.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <ucp/api/ucp.h>
 
-#include <array>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <set>
 #include <thread>
 
+#include "comm/transport/ucx_library.h"
 #include "io/descriptor.h"
 
 namespace tutti::comm {
@@ -39,92 +35,6 @@ constexpr unsigned kMessage = 1;  // the number of our active message
 constexpr int kSpins = 2000;
 constexpr auto kLinger = std::chrono::milliseconds(2);  // how long the wire's own thread leaves the work to waiters
 constexpr int kGlance = 50;                             // milliseconds after which it looks in any case
-
-/// The functions of the library that are used.
-struct Ucx {
-  decltype(&ucp_init_version) init_version;
-  decltype(&ucp_cleanup) cleanup;
-  decltype(&ucp_config_read) config_read;
-  decltype(&ucp_config_modify) config_modify;
-  decltype(&ucp_config_release) config_release;
-  decltype(&ucp_worker_create) worker_create;
-  decltype(&ucp_worker_destroy) worker_destroy;
-  decltype(&ucp_worker_get_address) worker_get_address;
-  decltype(&ucp_worker_release_address) worker_release_address;
-  decltype(&ucp_worker_get_efd) worker_get_efd;
-  decltype(&ucp_worker_arm) worker_arm;
-  decltype(&ucp_worker_signal) worker_signal;
-  decltype(&ucp_worker_progress) worker_progress;
-  decltype(&ucp_worker_flush_nbx) worker_flush_nbx;
-  decltype(&ucp_worker_set_am_recv_handler) worker_set_am_recv_handler;
-  decltype(&ucp_ep_create) ep_create;
-  decltype(&ucp_ep_close_nbx) ep_close_nbx;
-  decltype(&ucp_am_send_nbx) am_send_nbx;
-  decltype(&ucp_am_recv_data_nbx) am_recv_data_nbx;
-  decltype(&ucp_request_free) request_free;
-  decltype(&ucp_request_check_status) request_check_status;
-  decltype(&ucs_status_string) status_string;
-
-  static const Ucx& instance() {
-    static const Ucx ucx;
-    return ucx;
-  }
-
- private:
-  Ucx() {
-    // Read while the library is loaded. What the user has set stays.
-    constexpr std::array<std::array<const char*, 2>, 4> settings = {{{"UCX_LOG_LEVEL", "fatal"},
-                                                                     {"UCX_ERROR_SIGNALS", ""},
-                                                                     {"UCX_MEM_EVENTS", "n"},
-                                                                     {"UCX_HANDLE_ERRORS", "none"}}};
-    std::vector<const char*> set;
-    for (auto [name, value] : settings)
-      if (!std::getenv(name)) {
-        ::setenv(name, value, 0);
-        set.push_back(name);
-      }
-    void* library = ::dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
-    std::string error = library ? "" : ::dlerror();
-    for (const char* name : set) ::unsetenv(name);
-    check<DeviceError>(library != nullptr, "world", "UCX cannot be loaded (on Debian: libucx0): {}", error);
-    auto load = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-      check<DeviceError>(function != nullptr, "world", "UCX's library lacks {}: it needs UCX 1.11 or later", name);
-    };
-    load(init_version, "ucp_init_version");
-    load(cleanup, "ucp_cleanup");
-    load(config_read, "ucp_config_read");
-    load(config_modify, "ucp_config_modify");
-    load(config_release, "ucp_config_release");
-    load(worker_create, "ucp_worker_create");
-    load(worker_destroy, "ucp_worker_destroy");
-    load(worker_get_address, "ucp_worker_get_address");
-    load(worker_release_address, "ucp_worker_release_address");
-    load(worker_get_efd, "ucp_worker_get_efd");
-    load(worker_arm, "ucp_worker_arm");
-    load(worker_signal, "ucp_worker_signal");
-    load(worker_progress, "ucp_worker_progress");
-    load(worker_flush_nbx, "ucp_worker_flush_nbx");
-    load(worker_set_am_recv_handler, "ucp_worker_set_am_recv_handler");
-    load(ep_create, "ucp_ep_create");
-    load(ep_close_nbx, "ucp_ep_close_nbx");
-    load(am_send_nbx, "ucp_am_send_nbx");
-    load(am_recv_data_nbx, "ucp_am_recv_data_nbx");
-    load(request_free, "ucp_request_free");
-    load(request_check_status, "ucp_request_check_status");
-    load(status_string, "ucs_status_string");
-  }
-};
-
-void check_status(ucs_status_t status, const char* what) {
-  check<ConnectionError>(status == UCS_OK, "world", "UCX: {}: {}", what, Ucx::instance().status_string(status));
-}
-
-bool has_fast_network() {
-  std::error_code ignored;
-  std::filesystem::directory_iterator devices("/sys/class/infiniband", ignored);
-  return devices != std::filesystem::directory_iterator();
-}
 
 class UcxWire final : public Wire {
  public:

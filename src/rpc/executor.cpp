@@ -1,0 +1,263 @@
+#include "rpc/executor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tutti::rpc::detail {
+
+// Where the other side runs on the same core, spinning keeps it from answering: what was in vain is done less, and only
+// tried again from time to time.
+int SpinLimit::next() {
+  if (!spin_) return 2;
+  int spins = spins_.load(std::memory_order_relaxed);
+  return spins < kMost && tries_.fetch_add(1, std::memory_order_relaxed) % kTry == 0 ? kMost : spins;
+}
+void SpinLimit::was(bool good) {
+  int spins = spins_.load(std::memory_order_relaxed);
+  spins_.store(good ? std::min(kMost, 4 * spins) : std::max(kLeast, spins / 2), std::memory_order_relaxed);
+}
+
+namespace {
+
+constexpr std::chrono::nanoseconds kLinger =
+    std::chrono::microseconds(500);  // after which an idle thread looks who polls
+constexpr auto kActive = std::chrono::milliseconds(20);
+constexpr auto kPatience = std::chrono::microseconds(200);
+constexpr std::chrono::nanoseconds kGlance = std::chrono::milliseconds(50);  // the longest sleep in the link
+
+thread_local Executor* own_executor = nullptr;
+thread_local bool leads = false;  // this thread is the one that sleeps in the link, but does not sleep now
+thread_local bool takes = false;  // this thread will look at the queue when it has polled
+
+struct Stack {
+  char* low = nullptr;
+  size_t size = 0;
+  Stack() {
+    pthread_attr_t attributes;
+    if (::pthread_getattr_np(::pthread_self(), &attributes) != 0) return;
+    void* base = nullptr;
+    ::pthread_attr_getstack(&attributes, &base, &size);
+    ::pthread_attr_destroy(&attributes);
+    low = static_cast<char*>(base);
+  }
+};
+
+}  // namespace
+
+bool stack_is_deep() {
+  thread_local const Stack stack;
+  const char here = 0;
+  return stack.low && static_cast<size_t>(&here - stack.low) < std::min<size_t>(stack.size / 2, size_t{3} << 20);
+}
+
+Executor::Executor(int threads, bool spin)
+    : most_(static_cast<size_t>(std::max(threads, 1))), spin_(spin), waits_(spin), idles_(spin) {}
+
+void Executor::set_link(Link* link) {
+  std::lock_guard lock(mutex_);
+  link_ = link;
+  start_thread();
+  start_thread();
+}
+
+bool Executor::is_mine() const { return own_executor == this; }
+
+void Executor::start_thread() {
+  if (stop_) return;
+  threads_.emplace_back([this] { run(); });
+  count_.store(threads_.size());
+  ++idle_;  // from now on, so that several posts do not each count on it: see run()
+}
+
+bool Executor::post(Task task) {
+  std::lock_guard lock(mutex_);
+  if (stop_) return false;
+  queue_.push_back(std::move(task));
+  queued_.store(queue_.size(), std::memory_order_relaxed);
+  if (!(takes && own_executor == this)) rouse();
+  return true;
+}
+
+// Somebody is to look at the queue. One at a time is woken: whoever takes a task wakes the next if there are more.
+void Executor::rouse() {
+  if (waking_ || queue_.empty()) return;
+  if (idle_ > (idle_leads_ ? 1 : 0)) {
+    waking_ = true;
+    work_.notify_one();
+  } else if (threads_.size() < most_ && !stop_) {
+    waking_ = true;
+    start_thread();
+  } else {
+    wake_waiting();
+  }
+}
+
+// Those who wait may have to help.
+void Executor::wake_waiting() {
+  changed_.notify_all();
+  if (leading_ && !leads) link_->wake();
+}
+
+// Takes the oldest task, and runs it without the lock.
+void Executor::take(std::unique_lock<std::mutex>& lock) {
+  Task task = std::move(queue_.front());
+  queue_.pop_front();
+  queued_.store(queue_.size(), std::memory_order_relaxed);
+  // What one thread has found it can often do faster than wake others for it; if not, they come.
+  if (!queue_.empty() && (!found_ || Clock::now() - *found_ > kPatience)) rouse();
+  // Somebody must be there to poll while it runs.
+  if (link_ && idle_ == 0 && threads_.size() < most_) start_thread();
+  lock.unlock();
+  task();
+  task = nullptr;
+  lock.lock();
+}
+
+void Executor::run() {
+  own_executor = this;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (queue_.empty()) {
+      if (stop_) break;
+      idle(lock);
+      continue;
+    }
+    waking_ = false;
+    --idle_;
+    take(lock);
+    ++idle_;
+  }
+  --idle_;
+}
+
+void Executor::idle(std::unique_lock<std::mutex>& lock) {
+  auto needed = [&] { return stop_ || !queue_.empty(); };
+  if (!link_) return work_.wait(lock, needed);
+  if (leading_) {
+    // Who polls may find a call that takes long: see Note [Threads of a session].
+    bool active = found_ && Clock::now() - *found_ < kActive;
+    work_.wait_for(lock, active ? kLinger : kGlance, [&] { return needed() || !leading_; });
+    return;
+  }
+  if (looking_.load() > 0) {
+    work_.wait_for(lock, kLinger, needed);
+    return;
+  }
+  leading_ = idle_leads_ = leads = takes = true;
+  lock.unlock();
+  bool found = false;
+  int spins = idles_.next();
+  for (; spins > 0 && !found && looking_.load(std::memory_order_relaxed) == 0; --spins) {
+    found = link_->poll();
+    if (!found) __builtin_ia32_pause();
+  }
+  if (found || spins == 0) idles_.was(found);
+  bool slept = !found && looking_.load() == 0;
+  if (slept) {
+    link_->sleep(Clock::now() + kGlance);
+    link_->poll();
+  }
+  lock.lock();
+  leading_ = idle_leads_ = leads = takes = false;
+  if (!queue_.empty()) found_ = Clock::now();
+  if (slept) pass_lead();  // it may take long until this thread is back
+}
+
+// Nobody sleeps in the link any more: somebody should.
+void Executor::pass_lead() {
+  work_.notify_one();
+  changed_.notify_one();
+}
+
+// ---- Waiting
+
+bool Executor::may_help() const { return own_executor == this && !queue_.empty(); }
+
+// Awake, for as long as that is cheaper than to sleep.
+bool Executor::look(FutureCore& future, Clock::time_point until) {
+  if (!link_) {
+    for (int i = spin_ ? 200 : 1; i > 0 && !future.done(); --i) __builtin_ia32_pause();
+    return future.done();
+  }
+  looking_.fetch_add(1);
+  int spins = waits_.next();
+  for (; spins > 0 && !future.done(); --spins)
+    if (link_->poll())
+      spins = std::min(spins + 100, SpinLimit::kMost);
+    else if (spins % 256 == 0 && Clock::now() >= until)
+      break;
+    else
+      __builtin_ia32_pause();
+  waits_.was(spins > 0);
+  looking_.fetch_sub(1);
+  return future.done();
+}
+
+void Executor::sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
+  leading_ = leads = true;
+  lock.unlock();
+  link_->sleep(until);
+  link_->poll();
+  lock.lock();
+  leading_ = leads = false;
+  pass_lead();
+}
+
+bool Executor::wait(FutureCore& future, Clock::time_point until) {
+  if (future.done()) return true;
+  if (own_executor == this && queued_.load(std::memory_order_relaxed) > 0) {
+    std::lock_guard lock(mutex_);
+    rouse();
+  }
+  if (look(future, until)) return true;
+  // From here on whoever settles it wakes all that sleep here.
+  auto waiting = std::make_shared<std::atomic<Executor*>>(this);
+  auto gate = std::make_shared<std::mutex>();
+  future.on_done([waiting, gate] {
+    std::lock_guard still(*gate);
+    Executor* executor = waiting->load();
+    if (!executor) return;
+    std::lock_guard lock(executor->mutex_);
+    executor->wake_waiting();
+  });
+  std::unique_lock lock(mutex_);
+  while (!future.done() && Clock::now() < until) {
+    if (may_help() && idle_ == 0 && threads_.size() >= most_) {
+      if (!stack_is_deep()) {
+        take(lock);
+        continue;
+      }
+      if (threads_.size() < kMostThreads) start_thread();
+    }
+    if (link_ && !leading_)
+      sleep_as_leader(lock, until);
+    else
+      changed_.wait_until(lock, until, [&] {
+        return future.done() || (link_ && !leading_) || (may_help() && idle_ == 0 && threads_.size() >= most_);
+      });
+  }
+  lock.unlock();
+  std::lock_guard closing(*gate);
+  waiting->store(nullptr);
+  return future.done();
+}
+
+void Executor::stop() {
+  std::vector<std::thread> threads;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(stop_, true)) return;
+    threads.swap(threads_);
+    if (link_) link_->wake();
+  }
+  work_.notify_all();
+  changed_.notify_all();
+  for (auto& thread : threads) thread.join();
+  count_.store(0);
+}
+
+}  // namespace tutti::rpc::detail

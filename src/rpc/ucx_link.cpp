@@ -1,0 +1,485 @@
+// The link by UCX. One worker (UCX's) for each agent, used under a lock.
+#include "base/check.h"
+#include "rpc/link.h"
+
+#ifndef TUTTI_HAVE_UCX
+
+namespace tutti::rpc::detail {
+class UcxLink {};
+LinkStart open_ucx_link() {
+  fail<DeviceError>("rpc::Session",
+                    "this build of Tutti has no UCX, which carries calls between processes: build it where UCX's "
+                    "headers are (on Debian: libucx-dev)");
+}
+std::unique_ptr<Link> connect_ucx_link(LinkStart, int, std::vector<LinkPeer>, const std::string&,
+                                       std::chrono::milliseconds, LinkEvents) {
+  return nullptr;
+}
+}  // namespace tutti::rpc::detail
+
+#else
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "base/sha256.h"
+#include "comm/transport/ucx_library.h"
+#include "io/descriptor.h"
+#include "tutti/ops.h"
+
+namespace tutti::rpc::detail {
+
+using comm::Ucx;
+
+namespace {
+
+constexpr unsigned kMessage = 2;        // the number of our active message
+constexpr size_t kLogged = 5;           // strangers that are mentioned on standard error
+constexpr size_t kMostInHeader = 1024;  // of what precedes a tensor
+constexpr auto kClosing = std::chrono::milliseconds(500);
+
+/// What proves that a message is of this session, from one and to another of its workers.
+std::array<uint8_t, 16> token(const std::string& key, int from, int to) {
+  Digest digest = hmac_sha256(key, fmt::format("tutti rpc {} {}>{}", WireHeader::kVersion, from, to));
+  std::array<uint8_t, 16> half;
+  std::memcpy(half.data(), digest.data(), half.size());
+  return half;
+}
+
+}  // namespace
+
+/// UCX's own things, in the order of their making.
+class UcxLink {
+ public:
+  UcxLink() {
+    ucp_config_t* config = nullptr;
+    comm::check_status(ucx.config_read(nullptr, nullptr, &config), "its configuration cannot be read");
+    for (const char* name : {"TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE"})
+      if (!std::getenv((std::string("UCX_") + name).c_str())) ucx.config_modify(config, name, "64k");
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    params.name = "tutti-rpc";
+    ucs_status_t status = ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context);
+    ucx.config_release(config);
+    comm::check_status(status, "it cannot be started");
+    ucp_worker_params_t options{};
+    options.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS;
+    options.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    options.events = UCP_WAKEUP_RX | UCP_WAKEUP_TX;
+    comm::check_status(ucx.worker_create(context, &options, &worker), "no worker");
+    comm::check_status(ucx.worker_get_efd(worker, &efd), "its worker cannot be waited for");
+  }
+  ~UcxLink() {
+    if (worker) ucx.worker_destroy(worker);
+    if (context) ucx.cleanup(context);
+  }
+  UcxLink(const UcxLink&) = delete;
+  UcxLink& operator=(const UcxLink&) = delete;
+  std::string address() const {
+    ucp_address_t* bytes = nullptr;
+    size_t length = 0;
+    comm::check_status(ucx.worker_get_address(worker, &bytes, &length), "no address");
+    std::string text(reinterpret_cast<const char*>(bytes), length);
+    ucx.worker_release_address(worker, bytes);
+    return text;
+  }
+
+  const Ucx& ucx = Ucx::instance();
+  ucp_context_h context = nullptr;
+  ucp_worker_h worker = nullptr;
+  int efd = -1;
+};
+
+namespace {
+
+class UcxLinkUse final : public Link {
+ public:
+  UcxLinkUse(std::shared_ptr<UcxLink> link, int me, std::vector<LinkPeer> peers, const std::string& key,
+             LinkEvents events);
+  ~UcxLinkUse() override;
+  void send(int to, Packed packed) override;
+  bool poll() override;
+  void sleep(Clock::time_point until) override;
+  void wake() override { ::eventfd_write(wake_.get(), 1); }
+  void close(int peer) override;
+  void flush(Clock::time_point until) override;
+  size_t strangers() const override { return strangers_.load(); }
+  void meet(std::chrono::milliseconds timeout);
+
+ private:
+  struct Peer {
+    LinkPeer given;
+    std::array<uint8_t, 16> token_out, token_in;
+    ucp_ep_h endpoint = nullptr;
+    bool closed = false, met = false;
+  };
+  /// On its way; UCX reads it until it has left.
+  struct Sending {
+    UcxLinkUse* link;
+    int to;
+    Packed packed;
+    std::string head;
+  };
+  /// Being fetched.
+  struct Fetching {
+    UcxLinkUse* link;
+    WireHeader header;
+    std::shared_ptr<Tensor> memory;
+  };
+  struct Arrived {
+    Message message;
+    std::string defect;
+    int from;
+  };
+
+  // All of these want the mutex.
+  ucp_ep_h endpoint(int to);
+  void broken(int peer, std::string why);
+  ucs_status_t arrived(const WireHeader& header, std::string_view front, void* data, size_t length, bool rendezvous);
+  void unpacked(const WireHeader& header, std::string_view bytes, const std::shared_ptr<void>& owner);
+  void stranger(const char* what);
+  bool progress();
+
+  static ucs_status_t on_message(void* self, const void* header, size_t header_length, void* data, size_t length,
+                                 const ucp_am_recv_param_t* param);
+  static void on_broken(void* self, ucp_ep_h ep, ucs_status_t status);
+  static void on_sent(void* request, ucs_status_t status, void* data);
+  static void on_fetched(void* request, ucs_status_t status, size_t length, void* data);
+
+  const std::shared_ptr<UcxLink> link_;
+  const Ucx& ucx_ = Ucx::instance();
+  const int me_;
+  const LinkEvents events_;
+  io::Descriptor wake_;
+  std::mutex mutex_;
+  std::vector<Peer> peers_;
+  std::vector<Arrived> inbox_;
+  std::vector<std::pair<int, std::string>> breaks_;
+  std::set<Sending*> sending_;
+  std::set<Fetching*> fetching_;
+  std::atomic<size_t> strangers_{0};
+};
+
+UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, int me, std::vector<LinkPeer> peers, const std::string& key,
+                       LinkEvents events)
+    : link_(std::move(link)), me_(me), events_(std::move(events)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (size_t k = 0; k < peers.size(); ++k) {
+    int peer = static_cast<int>(k);
+    peers_.push_back({std::move(peers[k]), token(key, me, peer), token(key, peer, me)});
+  }
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  handler.id = kMessage;
+  handler.cb = on_message;
+  handler.arg = this;
+  comm::check_status(ucx_.worker_set_am_recv_handler(link_->worker, &handler), "no handler");
+}
+
+// A message each way: what is wrong with the network is found here. And UCX 1.13 aborts the process if an endpoint is
+// closed while it is still being connected.
+void UcxLinkUse::meet(std::chrono::milliseconds timeout) {
+  auto until = Clock::now() + timeout;
+  for (int k = 0; k < static_cast<int>(peers_.size()); ++k) {
+    if (peers_[static_cast<size_t>(k)].given.here) continue;
+    Message hello;
+    hello.kind = Kind::hello;
+    hello.from = me_;
+    send(k, pack(std::move(hello)));
+  }
+  auto missing = [&]() -> const Peer* {
+    std::lock_guard lock(mutex_);
+    for (const Peer& p : peers_)
+      if (!p.given.here && !p.met) return &p;
+    return nullptr;
+  };
+  while (const Peer* p = missing()) {
+    check<ConnectionError>(Clock::now() < until && breaks_.empty(), "rpc::Session",
+                           "nothing was heard of worker number {} by UCX in {:.3g} s{}", p - peers_.data(),
+                           std::chrono::duration<double>(timeout).count(),
+                           breaks_.empty() ? "" : ": " + breaks_[0].second);
+    if (!poll()) sleep(std::min(until, Clock::now() + std::chrono::milliseconds(10)));
+  }
+}
+
+UcxLinkUse::~UcxLinkUse() {
+  std::lock_guard lock(mutex_);
+  std::vector<void*> closing;
+  for (Peer& p : peers_) {
+    // One that shared memory leads to and that is no more cannot be closed: it goes with the worker.
+    if (!p.endpoint || p.closed || !p.met) continue;
+    ucp_request_param_t params{};
+    ucs_status_ptr_t request = ucx_.ep_close_nbx(p.endpoint, &params);
+    if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+  }
+  auto until = Clock::now() + kClosing;
+  auto open = [&] {
+    for (void* request : closing)
+      if (ucx_.request_check_status(request) == UCS_INPROGRESS) return true;
+    return false;
+  };
+  while (open() && Clock::now() < until) progress();
+  for (void* request : closing) ucx_.request_free(request);
+  for (Sending* s : sending_) delete s;
+  for (Fetching* f : fetching_) delete f;
+}
+
+// ---- Sending
+
+ucp_ep_h UcxLinkUse::endpoint(int to) {
+  Peer& peer = peers_[static_cast<size_t>(to)];
+  if (peer.endpoint || peer.closed) return peer.closed ? nullptr : peer.endpoint;
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer.given.address.data());
+  // Shared memory is only used without: who dies on this host is noticed by its process.
+  params.err_mode = peer.given.on_host ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {on_broken, this};
+  ucs_status_t status = ucx_.ep_create(link_->worker, &params, &peer.endpoint);
+  if (status == UCS_OK) return peer.endpoint;
+  peer.endpoint = nullptr;
+  broken(to, fmt::format("UCX finds no way to it: {}", ucx_.status_string(status)));
+  return nullptr;
+}
+
+void UcxLinkUse::send(int to, Packed packed) {
+  auto sending = std::make_unique<Sending>(Sending{this, to, std::move(packed), {}});
+  std::lock_guard lock(mutex_);
+  ucp_ep_h ep = endpoint(to);
+  if (!ep) return;
+  WireHeader& header = sending->packed.header;
+  header.token = peers_[static_cast<size_t>(to)].token_out;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = on_sent;
+  params.user_data = sending.get();
+  // What precedes the tensors goes with the header, so that UCX finds their memory in one piece, and moves it without a
+  // copy of its own.
+  std::string& front = sending->packed.front;
+  const void* data = sending->packed.data;
+  size_t count = header.data_bytes, head_bytes = sizeof header;
+  const void* head = &header;
+  if (!data) {
+    data = front.data();
+    count = front.size();
+  } else if (front.size() <= kMostInHeader) {
+    sending->head.assign(reinterpret_cast<const char*>(&header), sizeof header);
+    sending->head += front;
+    head = sending->head.data();
+    head_bytes = sending->head.size();
+  } else {
+    front.append(static_cast<const char*>(data), count);
+    data = front.data();
+    count = front.size();
+  }
+  ucs_status_ptr_t status = ucx_.am_send_nbx(ep, kMessage, head, head_bytes, data, count, &params);
+  if (status == nullptr) return;
+  if (UCS_PTR_IS_ERR(status))
+    return broken(to, fmt::format("UCX cannot send to it: {}", ucx_.status_string(UCS_PTR_STATUS(status))));
+  sending_.insert(sending.release());
+  wake();  // whoever sleeps did not know that there is something to move
+}
+
+void UcxLinkUse::on_sent(void* request, ucs_status_t, void* data) {
+  auto* sending = static_cast<Sending*>(data);
+  sending->link->sending_.erase(sending);
+  delete sending;
+  Ucx::instance().request_free(request);
+}
+
+void UcxLinkUse::broken(int peer, std::string why) {
+  peers_[static_cast<size_t>(peer)].closed = true;
+  breaks_.emplace_back(peer, std::move(why));
+}
+
+void UcxLinkUse::on_broken(void* self, ucp_ep_h ep, ucs_status_t status) {
+  auto* link = static_cast<UcxLinkUse*>(self);
+  for (size_t k = 0; k < link->peers_.size(); ++k)
+    if (link->peers_[k].endpoint == ep)
+      link->broken(static_cast<int>(k), fmt::format("its connection is broken: {}", link->ucx_.status_string(status)));
+}
+
+void UcxLinkUse::close(int peer) {
+  std::lock_guard lock(mutex_);
+  peers_[static_cast<size_t>(peer)].closed = true;
+}
+
+// ---- Receiving
+
+void UcxLinkUse::stranger(const char* what) {
+  size_t count = strangers_.fetch_add(1);
+  if (count < kLogged)
+    std::fprintf(stderr, "tutti: rpc: a message was thrown away: %s%s\n", what,
+                 count + 1 == kLogged ? " (more of them will not be mentioned)" : "");
+}
+
+ucs_status_t UcxLinkUse::on_message(void* self, const void* bytes, size_t header_length, void* data, size_t length,
+                                    const ucp_am_recv_param_t* param) {
+  auto* link = static_cast<UcxLinkUse*>(self);
+  WireHeader header;
+  if (header_length < sizeof header || header_length > sizeof header + kMostInHeader) {
+    link->stranger("its header is not that of a message");
+    return UCS_OK;
+  }
+  std::memcpy(&header, bytes, sizeof header);
+  std::string_view front(static_cast<const char*>(bytes) + sizeof header, header_length - sizeof header);
+  return link->arrived(header, front, data, length, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+}
+
+// The proof comes first: nothing else of a stranger's is looked at.
+ucs_status_t UcxLinkUse::arrived(const WireHeader& header, std::string_view front, void* data, size_t length,
+                                 bool rendezvous) {
+  auto view = [](const std::array<uint8_t, 16>& t) {
+    return std::string_view(reinterpret_cast<const char*>(t.data()), t.size());
+  };
+  if (header.from >= peers_.size() || !equal_in_constant_time(view(header.token), view(peers_[header.from].token_in))) {
+    stranger("it does not prove that it is of this session");
+    return UCS_OK;
+  }
+  std::string wrong = defect(header, front.size() + length);
+  if (!wrong.empty()) {
+    inbox_.push_back({{}, wrong, static_cast<int>(header.from)});
+    return UCS_OK;
+  }
+  if (!rendezvous) {
+    if (front.empty()) {
+      unpacked(header, {static_cast<const char*>(data), length}, nullptr);
+    } else {
+      std::string all(front);
+      all.append(static_cast<const char*>(data), length);
+      unpacked(header, all, nullptr);
+    }
+    return UCS_OK;
+  }
+  auto fetching = std::make_unique<Fetching>(Fetching{this, header, nullptr});
+  try {
+    fetching->memory =
+        std::make_shared<Tensor>(empty({front.size() + length}, {.dtype = DType::u8, .device = Device()}));
+  } catch (const std::exception& e) {
+    inbox_.push_back({{}, e.what(), static_cast<int>(header.from)});
+    return UCS_OK;
+  }
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.recv_am = on_fetched;
+  params.user_data = fetching.get();
+  auto* memory = static_cast<char*>(fetching->memory->raw_data());
+  if (!front.empty()) std::memcpy(memory, front.data(), front.size());
+  ucs_status_ptr_t status = ucx_.am_recv_data_nbx(link_->worker, data, memory + front.size(), length, &params);
+  if (status == nullptr)
+    unpacked(header, {memory, front.size() + length}, fetching->memory);
+  else if (UCS_PTR_IS_ERR(status))
+    broken(static_cast<int>(header.from),
+           fmt::format("UCX cannot receive from it: {}", ucx_.status_string(UCS_PTR_STATUS(status))));
+  else
+    fetching_.insert(fetching.release());
+  return UCS_INPROGRESS;
+}
+
+void UcxLinkUse::on_fetched(void* request, ucs_status_t status, size_t, void* data) {
+  std::unique_ptr<Fetching> f(static_cast<Fetching*>(data));
+  f->link->fetching_.erase(f.get());
+  if (status == UCS_OK)
+    f->link->unpacked(f->header,
+                      {static_cast<const char*>(f->memory->raw_data()), static_cast<size_t>(f->memory->numel())},
+                      f->memory);
+  Ucx::instance().request_free(request);
+}
+
+void UcxLinkUse::unpacked(const WireHeader& header, std::string_view bytes, const std::shared_ptr<void>& owner) {
+  if (header.kind == static_cast<uint8_t>(Kind::hello)) {
+    peers_[header.from].met = true;
+    return;
+  }
+  Arrived a{{}, {}, static_cast<int>(header.from)};
+  try {
+    a.message = unpack(header, bytes, owner);
+  } catch (const std::exception& e) {
+    a.defect = e.what();
+  }
+  inbox_.push_back(std::move(a));
+}
+
+bool UcxLinkUse::progress() {
+  bool any = false;
+  while (ucx_.worker_progress(link_->worker) > 0) any = true;
+  return any;
+}
+
+bool UcxLinkUse::poll() {
+  std::vector<Arrived> inbox;
+  std::vector<std::pair<int, std::string>> breaks;
+  bool any = false;
+  {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return false;
+    any = progress();
+    inbox.swap(inbox_);
+    if (events_.broken) breaks.swap(breaks_);
+  }
+  for (auto& [peer, why] : breaks) events_.broken(peer, why);
+  for (Arrived& a : inbox) {
+    try {
+      check<ValueError>(a.defect.empty(), "rpc", "{}", a.defect);
+      events_.arrived(std::move(a.message));
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "tutti: rpc: a message of worker number %d was thrown away: %s\n", a.from, e.what());
+    }
+  }
+  return any;
+}
+
+// ---- Waiting
+
+void UcxLinkUse::sleep(Clock::time_point until) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!inbox_.empty() || !breaks_.empty() || ucx_.worker_arm(link_->worker) != UCS_OK) return;
+  }
+  auto left = std::max<Clock::duration>(until - Clock::now(), Clock::duration::zero());
+  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+  timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  pollfd polls[2] = {{link_->efd, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  ::ppoll(polls, 2, &time, nullptr);
+  eventfd_t count = 0;
+  if (polls[1].revents) ::eventfd_read(wake_.get(), &count);
+}
+
+void UcxLinkUse::flush(Clock::time_point until) {
+  std::lock_guard lock(mutex_);
+  for (const Peer& p : peers_)
+    if (p.closed) until = std::min(until, Clock::now() + std::chrono::milliseconds(50));  // it may wait for that one
+  ucp_request_param_t params{};
+  ucs_status_ptr_t request = ucx_.worker_flush_nbx(link_->worker, &params);
+  if (!UCS_PTR_IS_PTR(request)) return;
+  while (ucx_.request_check_status(request) == UCS_INPROGRESS && Clock::now() < until) progress();
+  ucx_.request_free(request);
+}
+
+}  // namespace
+
+LinkStart open_ucx_link() {
+  auto link = std::make_shared<UcxLink>();
+  std::string address = link->address();
+  return {std::move(link), std::move(address)};
+}
+
+std::unique_ptr<Link> connect_ucx_link(LinkStart start, int me, std::vector<LinkPeer> peers, const std::string& key,
+                                       std::chrono::milliseconds timeout, LinkEvents events) {
+  auto link = std::make_unique<UcxLinkUse>(std::move(start.link), me, std::move(peers), key, std::move(events));
+  link->meet(timeout);
+  return link;
+}
+
+}  // namespace tutti::rpc::detail
+
+#endif
