@@ -29,7 +29,8 @@ struct Box {
   Box& operator=(const Box&) = default;
   ~Box() { --alive; }
 
-  int64_t add(int64_t amount) { return value += amount; }
+  // Calls of one object run at the same time: it guards itself.
+  int64_t add(int64_t amount) { return std::atomic_ref(value).fetch_add(amount) + amount; }
   int64_t get() const noexcept { return value; }
   const std::string& text() const { return label; }
   rpc::Future<int64_t> later(const int64_t& amount) {
