@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
 
@@ -17,7 +19,11 @@ T& per_process() {
       if (!forever) std::unique_ptr<T>(current.exchange(nullptr));
     }
   } end;
-  static const int once = ::pthread_atfork(nullptr, nullptr, [] { current.store(nullptr); });
+  static std::array<T*, 8> parents{};  // of this process's ancestors: theirs, but not lost
+  static const int once = ::pthread_atfork(nullptr, nullptr, [] {
+    std::rotate(parents.begin(), parents.end() - 1, parents.end());
+    parents[0] = current.exchange(nullptr);
+  });
   (void)once;
   if (T* found = current.load()) return *found;
   auto fresh = std::make_unique<T>();
