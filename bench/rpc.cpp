@@ -88,8 +88,8 @@ std::vector<double> run(Spawn spawn, bool quick) {
 std::vector<double> run_torch(bool quick) {
   std::vector<double> found;
 #ifdef TUTTI_BENCH_RPC_TORCH
-  std::string command = fmt::format("OMP_NUM_THREADS=1 /usr/bin/python3 {} {} 2>/dev/null", TUTTI_BENCH_RPC_TORCH,
-                                    quick ? 3 : 15);
+  std::string command =
+      fmt::format("OMP_NUM_THREADS=1 /usr/bin/python3 {} {} 2>/dev/null", TUTTI_BENCH_RPC_TORCH, quick ? 3 : 15);
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   for (double d = 0; pipe && std::fscanf(pipe.get(), "%lf", &d) == 1;) found.push_back(d);
 #else

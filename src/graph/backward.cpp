@@ -10,7 +10,6 @@ namespace tutti {
 
 using graph::Graph;
 using graph::Input;
-using graph::Origin;
 
 // Note [Captured passes]
 // A pass is known by its nodes in the order in which the engine takes them, each by its signature, by where its edges

@@ -102,7 +102,7 @@ class Recorder final : public NestedTracer {
   std::unordered_map<const TensorImpl*, ValueId> objects_;  // handles that are inputs: effects are on them
   std::unordered_map<const Storage*, Memory> memories_;
   std::unordered_map<const Storage*, std::vector<std::pair<uint64_t, int32_t>>> versions_;  // read: (number, node)
-  std::unordered_set<const TensorImpl*> grads_set_;  // leaves whose .grad was set in this graph
+  std::unordered_set<const TensorImpl*> grads_set_;    // leaves whose .grad was set in this graph
   std::unordered_set<const Storage*> sparse_indices_;  // of sparse tensors that were met
   std::vector<Leaf> leaves_;
   std::vector<std::pair<ValueId, bool>> gradients_;

@@ -46,7 +46,7 @@ class WorkState {
   /// f runs in the context of who calls this, and what it throws becomes the work's error, if it has none.
   void then(std::function<void()> f);
   std::atomic<bool> alone{false};  // see Work::leave_alone()
-  std::atomic<int> waiters{0};  // threads in Work::wait(), which sees to timeouts itself
+  std::atomic<int> waiters{0};     // threads in Work::wait(), which sees to timeouts itself
 
  private:
   std::atomic<bool> claimed_{false}, done_{false}, settled_{false}, observed_{false};
