@@ -295,8 +295,7 @@ Tensor& signbit_out(Tensor& out, const Tensor& x);
 
 /// Whether |x - y| <= atol + rtol · |y|. Infinities are close only to themselves.
 Tensor isclose(const Tensor& x, const Tensor& y, const Tensor& rtol = 1e-5, const Tensor& atol = 1e-8);
-Tensor& isclose_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& rtol = 1e-5,
-                    const Tensor& atol = 1e-8);
+Tensor& isclose_out(Tensor& out, const Tensor& x, const Tensor& y, const Tensor& rtol = 1e-5, const Tensor& atol = 1e-8);
 
 // ---- src/pointwise/complex.isa.cpp
 
