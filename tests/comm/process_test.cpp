@@ -278,7 +278,7 @@ TEST(Environment, WhatWentWrongIsSaidAgain) {
 }
 
 TEST(Environment, ARankThatDoesNotComeIsNamed) {
-  auto ranks = ranks_of(3, [](int) { return Variables{{"TUTTI_TIMEOUT", "1"}}; });
+  auto ranks = ranks_of(3, [](int) { return Variables{{"TUTTI_TIMEOUT", "3"}}; });
   ranks.erase(ranks.begin() + 1);
   start_with(ranks, [] {
     std::string text = message_of<Error>([] { world(); });
