@@ -10,11 +10,6 @@ namespace {
 
 constexpr int kMaxViews = 4;
 
-bool same_place(const Tensor& a, const Tensor& b) {
-  return a.shares_storage(b) && a.storage_offset() == b.storage_offset() && a.dtype() == b.dtype() &&
-         a.sizes() == b.sizes() && a.strides() == b.strides();
-}
-
 bool overlap(const Tensor& a, const Tensor& b) {
   if (a.is_sparse() || !a.shares_storage(b)) return false;
   auto range = [](const Tensor& t) {
@@ -46,6 +41,11 @@ bool is_watched(const Tensor& leaf) {
 }
 
 }  // namespace
+
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.shares_storage(b) && a.storage_offset() == b.storage_offset() && a.dtype() == b.dtype() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
+}
 
 void Homes::offer(const Tensor& leaf, const Tensor& home) {
   if (is_watched(leaf)) return;

@@ -40,6 +40,8 @@ class Homes {
   std::unordered_map<const TensorImpl*, Home> homes_;
 };
 
+/// Whether two tensors are the same elements of the same memory.
+bool same_place(const Tensor& a, const Tensor& b);
 /// Those of the backward pass that this thread works for; null outside of one.
 Homes* homes_of_pass();
 /// From within a hook: the gradient that this pass will make for `leaf` may be written to the memory of `home`.

@@ -21,11 +21,6 @@ constexpr size_t kMaxInFlight = 8;
 // Smaller gradients are copied faster than their home is found.
 constexpr int64_t kWorthAHome = 4096;
 
-bool same_place(const Tensor& a, const Tensor& b) {
-  return a.is_same(b) || (a.shares_storage(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-                          a.strides() == b.strides());
-}
-
 // All tensors of a module, those that are shared as often as they are met. It makes no names: it runs in every forward.
 class TensorVisitor final : public nn::detail::FieldVisitor {
  public:

@@ -7,13 +7,10 @@
 #include <random>
 
 #include "tests/support/compare.h"
+#include "tests/support/held.h"
 #include "tutti/autograd.h"
 #include "tutti/compile.h"
 #include "tutti/ops.h"
-
-#ifdef TUTTI_SANITIZE_ADDRESS
-#include <sanitizer/lsan_interface.h>
-#endif
 
 namespace tutti::test {
 
@@ -144,13 +141,6 @@ Outcome run_program(const F& f, uint64_t seed, bool gradients) {
 }
 
 /// Runs a program three times in both worlds, with other values each time.
-struct Held {
-#ifdef TUTTI_SANITIZE_ADDRESS
-  Held() { __lsan_disable(); }
-  ~Held() { __lsan_enable(); }
-#endif
-};
-
 inline void compare_program(uint64_t seed) {
   // An argument that a program writes, and whose backward never runs, is held by its own history: docs/compile.md.
   [[maybe_unused]] Held held;

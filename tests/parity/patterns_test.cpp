@@ -2,11 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/compare.h"
+#include "tests/support/held.h"
 #include "tutti/tutti.h"
-
-#ifdef TUTTI_SANITIZE_ADDRESS
-#include <sanitizer/lsan_interface.h>
-#endif
 
 namespace tutti {
 namespace {
@@ -28,17 +25,10 @@ struct Object {
   TUTTI_FIELDS(value)
 };
 
-// A hook that holds a tensor made from its own one is held by it in turn: such programs never free them.
-struct Held {
-#ifdef TUTTI_SANITIZE_ADDRESS
-  Held() { __lsan_disable(); }
-  ~Held() { __lsan_enable(); }
-#endif
-};
-
 template <class F>
 void check_hooks(F f) {
-  [[maybe_unused]] Held held;
+  // A hook that holds a tensor made from its own one is held by it in turn: such programs never free them.
+  [[maybe_unused]] test::Held held;
   auto compiled = compile(f);
   CompiledBackward backward;
   Object one{full({}, 88.0)}, two{full({}, 99.0)};
