@@ -32,7 +32,9 @@ struct TraceError : Error {
 
 struct CompileOptions {
   std::string name = "function";  // in prints and errors
-  std::string backend = "eager";  // runs the graph through operators; the one there is
+  /// "native" generates code for pointwise operators, "eager" runs all through operators; left empty: $TUTTI_BACKEND,
+  /// else native where LLVM is there.
+  std::string backend = {};
   /// A first dim that all tensor arguments with dims share (of those whose first dim is that of the first) may change:
   /// traces for other batch sizes that give the same graph are no recompilations.
   bool dynamic_batch = false;
