@@ -119,17 +119,16 @@ class CompiledFunction {
     return stats_->numbers;
   }
   std::vector<std::shared_ptr<const graph::Graph>> graphs() {
-    std::vector<std::shared_ptr<Entry>> entries;
-    {
-      std::lock_guard lock(mutex_);
-      entries = order_;
-    }
     std::vector<std::shared_ptr<const graph::Graph>> list;
-    for (const auto& entry : entries) {
-      list.push_back(forward_of(*entry)->graph);
-      std::lock_guard lock(entry->mutex);
-      for (const auto& backward : entry->backwards) list.push_back(backward->program.graph);
-    }
+    for_each_program([&](const graph::Program& program) { list.push_back(program.graph); });
+    return list;
+  }
+  /// What was generated for each of the graphs.
+  std::vector<std::string> code(const PrintOptions& options) {
+    std::vector<std::string> list;
+    for_each_program([&](const graph::Program& program) {
+      list.push_back(options.code || options.assembly ? program.run->code(options.assembly) : "");
+    });
     return list;
   }
   std::string explain() const;
@@ -270,6 +269,21 @@ class CompiledFunction {
     trace.outputs.clear();
     node->set_live(std::move(trace));
     return outputs;
+  }
+
+  // Forward and backward graphs, in the order in which they were made.
+  template <class F>
+  void for_each_program(F&& f) {
+    std::vector<std::shared_ptr<Entry>> entries;
+    {
+      std::lock_guard lock(mutex_);
+      entries = order_;
+    }
+    for (const auto& entry : entries) {
+      f(*forward_of(*entry));
+      std::lock_guard lock(entry->mutex);
+      for (const auto& backward : entry->backwards) f(backward->program);
+    }
   }
 
   static void rebase_mutated(const Entry& entry, const Invocation& call, CompiledNode& node) {
@@ -464,6 +478,18 @@ TensorList run_compiled(CompiledFunction& function, Invocation& call) { return f
 CompileStats stats_of(const CompiledFunction& function) { return function.stats(); }
 std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function) { return function.graphs(); }
 std::string explain(const CompiledFunction& function) { return function.explain(); }
+
+std::string print(CompiledFunction& function, const PrintOptions& options) {
+  std::string text;
+  auto graphs = function.graphs();
+  auto code = function.code(options);
+  for (size_t i = 0; i < graphs.size() && i < code.size(); ++i)
+    text += graph::to_string(*graphs[i]) + (code[i].empty() ? "" : "\n" + code[i]);
+  return text;
+}
+std::string html(CompiledFunction& function, const PrintOptions& options) {
+  return graph::to_html(function.graphs(), "Compiled function", function.code(options));
+}
 
 }  // namespace detail
 }  // namespace tutti

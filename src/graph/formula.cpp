@@ -12,9 +12,7 @@ namespace {
 using pointwise::GradientOperator;
 using pointwise::PointwiseOperator;
 
-bool plain(const Type& t) {
-  return t.layout == Layout::strided && t.device.is_cpu() && !is_complex(t.dtype);
-}
+bool plain(const Type& t) { return t.layout == Layout::strided && t.device.is_cpu() && !is_complex(t.dtype); }
 
 // The constant that value v is, or null.
 const Tensor* constant_of(const Graph& graph, ValueId v) {
@@ -86,8 +84,7 @@ std::optional<Formula> forward(const Graph& graph, const Node& n, const Pointwis
 std::optional<Formula> gradient(const Graph& graph, const Node& n, const GradientOperator& op) {
   Seen seen(graph, n);
   std::span<const Tensor* const> inputs = seen.pointers;
-  DType common =
-      promote(inputs[0]->dtype(), pointwise::common_dtype(op.name, op.of->signature, inputs.subspan(1)));
+  DType common = promote(inputs[0]->dtype(), pointwise::common_dtype(op.name, op.of->signature, inputs.subspan(1)));
   if (is_complex(common) || graph.type(n.outputs[0]).dtype != common) return {};
   Formula f{.function = op.name, .kind = pointwise::kind_of(common), .inputs = n.inputs};
   auto kind = static_cast<int>(f.kind);

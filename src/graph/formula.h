@@ -11,10 +11,10 @@
 namespace tutti::graph {
 
 struct Formula {
-  std::string function = {};       // of the primitives: "mul_f32"; empty for copies, which only convert
-  pointwise::Kind kind = {};       // what inputs are converted to: f32, f64 or i64
+  std::string function = {};  // of the primitives: "mul_f32"; empty for copies, which only convert
+  pointwise::Kind kind = {};  // what inputs are converted to: f32, f64 or i64
   std::vector<ValueId> inputs = {};
-  bool truth = false;              // it gives 1 for true and 0 for false
+  bool truth = false;  // it gives 1 for true and 0 for false
 };
 
 /// None for nodes that are left to their kernels: complex numbers, devices, checks of values.

@@ -38,7 +38,8 @@ const Backend& backend(const std::string& name) {
   if (name == "eager") return eager;
   if (name == "native") return native;
   check<ValueError>(name.empty(), "compile",
-                    "there is no backend '{}'; there are: native, eager, and \"\" for the better one that is there", name);
+                    "there is no backend '{}'; there are: native, eager, and \"\" for the better one that is there",
+                    name);
   const char* wish = std::getenv("TUTTI_BACKEND");
   return wish && *wish ? backend(wish) : best;
 }

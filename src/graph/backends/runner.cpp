@@ -94,8 +94,7 @@ void Runner::call_operator(Run& r, const Node& n) const {
   for (size_t i = 0; i < outputs.size(); ++i)
     if (n.is_written(i)) outputs[i] = r.values[at(n.outputs[i])];
   {
-    ModeGuard mode(n.keeps_version ? uint32_t{kPreserveVersion} : 0,
-                   n.keeps_version ? 0 : uint32_t{kPreserveVersion});
+    ModeGuard mode(n.keeps_version ? uint32_t{kPreserveVersion} : 0, n.keeps_version ? 0 : uint32_t{kPreserveVersion});
     call(*n.op, inputs.span(), n.attributes, outputs.span());
   }
   for (size_t i = 0; i < outputs.size(); ++i)

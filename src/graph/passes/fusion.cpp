@@ -11,9 +11,10 @@ namespace {
 // Note [Fusion]
 // A group runs as one, so seen from outside it is one node: two groups must not need each other, even where none of
 // their nodes do. Pointwise nodes are taken in order, and each joins the groups of its inputs that have its shape,
-// unless something that is in neither lies on a way between them. Reductions are added to groups at the end: what a loop
-// leaves is folded by the reduction's own kernel, in the order that it has in eager. Then nodes are put in an order in
-// which groups are together. Effects, and all that touches memory which is written, keep their order among each other.
+// unless something that is in neither lies on a way between them. Reductions are added to groups at the end: what a
+// loop leaves is folded by the reduction's own kernel, in the order that it has in eager. Then nodes are put in an
+// order in which groups are together. Effects, and all that touches memory which is written, keep their order among
+// each other.
 class Fusion {
  public:
   explicit Fusion(Graph& graph) : graph_(graph), written_(written_memories(graph)) {}

@@ -27,9 +27,10 @@
 #include "graph/backends/native/module.h"
 
 // The primitives of each instruction set as LLVM bitcode; see primitives.h.
-#define TUTTI_EMBED(name, file)                       \
-  asm(".section .rodata\n.balign 16\n"                \
-      ".global " #name "\n.hidden " #name "\n" #name ":\n.incbin \"" file "\"\n" \
+#define TUTTI_EMBED(name, file)                                                              \
+  asm(".section .rodata\n.balign 16\n"                                                       \
+      ".global " #name "\n.hidden " #name "\n" #name ":\n.incbin \"" file                    \
+      "\"\n"                                                                                 \
       ".global " #name "_end\n.hidden " #name "_end\n" #name "_end:\n.byte 0\n.previous\n"); \
   extern "C" __attribute__((visibility("hidden"))) const char name[], name##_end[];
 
@@ -75,14 +76,14 @@ llvm::Expected<std::unique_ptr<llvm::TargetMachine>> machine_for(const Level& le
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   options.NoTrappingFPMath = true;
-  return std::unique_ptr<llvm::TargetMachine>(
-      target->createTargetMachine(triple, level.cpu, "", options, llvm::Reloc::PIC_, std::nullopt,
-                                  llvm::CodeGenOptLevel::Less, /*JIT=*/true));
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(triple, level.cpu, "", options,
+                                                                          llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                                                          llvm::CodeGenOptLevel::Less, /*JIT=*/true));
 }
 
 // The text, and of the primitives what it calls, as one module in which only the kernels are visible.
-llvm::Expected<std::unique_ptr<llvm::Module>> link(llvm::LLVMContext& context, llvm::StringRef text,
-                                                   const Level& level, const llvm::TargetMachine& machine) {
+llvm::Expected<std::unique_ptr<llvm::Module>> link(llvm::LLVMContext& context, llvm::StringRef text, const Level& level,
+                                                   const llvm::TargetMachine& machine) {
   llvm::SMDiagnostic diagnostic;
   auto module = llvm::parseAssemblyString(text, diagnostic, context);
   if (!module) {
@@ -214,9 +215,9 @@ __attribute__((visibility("default"))) bool tutti_native_compile(const char* tex
   return true;
 }
 
-__attribute__((visibility("default"))) bool tutti_native_load(const char* object, size_t size,
-                                                              const char* const* names, void** addresses,
-                                                              size_t count, tutti_native_take take, void* to) {
+__attribute__((visibility("default"))) bool tutti_native_load(const char* object, size_t size, const char* const* names,
+                                                              void** addresses, size_t count, tutti_native_take take,
+                                                              void* to) {
   if (auto error = load({object, size}, names, addresses, count)) {
     give(take, to, std::move(error));
     return false;

@@ -34,10 +34,7 @@ const char* element(Form f) {
 // In memory, as a type and as a part of an intrinsic's name.
 const char* stored(DType t) {
   constexpr const char* integers[] = {"", "i8", "i16", "", "i32", "", "", "", "i64"};
-  return t == DType::f32   ? "float"
-         : t == DType::f64 ? "double"
-         : t == DType::f16 ? "half"
-                           : integers[size_of(t)];
+  return t == DType::f32 ? "float" : t == DType::f64 ? "double" : t == DType::f16 ? "half" : integers[size_of(t)];
 }
 const char* short_name(DType t) {
   return t == DType::f32 ? "f32" : t == DType::f64 ? "f64" : t == DType::f16 ? "f16" : stored(t);
@@ -99,7 +96,9 @@ class Writer {
   }
 
   void function() {
-    text_ += "(ptr noalias nocapture readonly %operands, ptr noalias nocapture readonly %strides, i64 %rows, i64 %count) {\n";
+    text_ +=
+        "(ptr noalias nocapture readonly %operands, ptr noalias nocapture readonly %strides, i64 %rows, i64 %count) "
+        "{\n";
     label("entry");
     for (size_t k = 0; k < operands(); ++k) {
       line("%p{0} = getelementptr ptr, ptr %operands, i64 {0}", k);
@@ -113,8 +112,7 @@ class Writer {
     line("br label %row");
     label("row");
     line("%r = phi i64 [0, %entry], [%r.next, %row.end]");
-    for (size_t k = 0; k < operands(); ++k)
-      line("%x{0} = phi ptr [%o{0}, %entry], [%x{0}.next, %row.end]", k);
+    for (size_t k = 0; k < operands(); ++k) line("%x{0} = phi ptr [%o{0}, %entry], [%x{0}.next, %row.end]", k);
     for (size_t k = 0; k < recipe_.inputs.size(); ++k)
       if (loop_.is_repeated(k)) repeated_[k] = load_repeated(k);
     masked ? masked_row() : row_with_rest();
@@ -323,8 +321,8 @@ class Writer {
   std::string round_to_bf16(const std::string& v) {
     std::string ints = vector("i32", lanes_), floats = vector(Form::f32);
     std::string bits = let("bitcast {} {} to {}", floats, v, ints);
-    std::string odd = let("and {} {}, {}", ints, let("lshr {} {}, {}", ints, bits, splatted("i32", "16")),
-                          splatted("i32", "1"));
+    std::string odd =
+        let("and {} {}, {}", ints, let("lshr {} {}, {}", ints, bits, splatted("i32", "16")), splatted("i32", "1"));
     std::string up = let("add {} {}, {}", ints, let("add {} {}, {}", ints, bits, splatted("i32", "32767")), odd);
     std::string quiet = let("or {} {}, {}", ints, bits, splatted("i32", "4194304"));
     std::string nan = let("fcmp uno {} {}, {}", floats, v, v);

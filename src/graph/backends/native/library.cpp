@@ -121,10 +121,10 @@ class Library {
     for (const Kernel* k : kernels) names.push_back(k->name.c_str());
     std::vector<void*> addresses(names.size());
     std::string error;
-    bool done = module().load(object->data(), object->size(), names.data(), addresses.data(), names.size(), take, &error);
+    bool done =
+        module().load(object->data(), object->size(), names.data(), addresses.data(), names.size(), take, &error);
     check<InternalError>(done, "compile", "generated code could not be loaded: {}", error);
-    for (size_t i = 0; i < kernels.size(); ++i)
-      entries_[kernels[i]->name] = reinterpret_cast<Entry>(addresses[i]);
+    for (size_t i = 0; i < kernels.size(); ++i) entries_[kernels[i]->name] = reinterpret_cast<Entry>(addresses[i]);
   }
 
   std::mutex mutex_;

@@ -10,9 +10,9 @@
 namespace tutti::graph::native {
 namespace {
 
-constexpr int64_t kTile = 512;          // elements of a tile
-constexpr int64_t kGrain = 32768;       // elements a thread takes at a time, of one operator
-constexpr int64_t kStream = 16 << 20;   // bytes
+constexpr int64_t kTile = 512;         // elements of a tile
+constexpr int64_t kGrain = 32768;      // elements a thread takes at a time, of one operator
+constexpr int64_t kStream = 16 << 20;  // bytes
 
 std::vector<int64_t> broadcast_strides(const Type& t, const Shape& sizes) {
   std::vector<int64_t> strides(sizes.size());

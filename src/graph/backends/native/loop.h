@@ -12,7 +12,7 @@ namespace tutti::graph::native {
 /// `operands`: where each begins; `strides`: bytes from row to row. Outputs come after inputs.
 using Entry = void (*)(std::byte* const* operands, const int64_t* strides, int64_t rows, int64_t count);
 
-inline constexpr size_t kMaxOperands = 40;
+inline constexpr size_t kMaxOperands = 80;
 
 class Loop {
  public:
@@ -26,10 +26,10 @@ class Loop {
 
  private:
   struct Operand {
-    int64_t size = 0;                // bytes of an element
+    int64_t size = 0;  // bytes of an element
     DType dtype = {};
     std::vector<int64_t> stride = {};  // in bytes, by dim of the loop, innermost first
-    bool gathered = false;           // it is not a row of neighbours, and goes through a tile
+    bool gathered = false;             // it is not a row of neighbours, and goes through a tile
   };
 
   void merge(const Shape& sizes, const std::vector<Type>& types);

@@ -1,4 +1,5 @@
-// The backend that generates code: groups of pointwise nodes become loops of their own, the rest runs through operators.
+// The backend that generates code: groups of pointwise nodes become loops of their own, the rest runs through
+// operators.
 #pragma once
 
 #include "graph/backend.h"

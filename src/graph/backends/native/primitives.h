@@ -1,6 +1,6 @@
 // What generated code calls: every pointwise formula as plain functions from registers to a register, compiled by clang
-// to LLVM bitcode (cmake/TuttiNative.cmake includes this before each src/pointwise/*.isa.cpp). They are inlined into the
-// loops that are generated, so formulas are written once for eager and compiled code.
+// to LLVM bitcode (cmake/TuttiNative.cmake includes this before each src/pointwise/*.isa.cpp). They are inlined into
+// the loops that are generated, so formulas are written once for eager and compiled code.
 //
 //   <4, 8 or 16 x float> tutti_mul_f32(x, y)               the value; of comparisons: 1 for true, 0 for false
 //   <4, 8 or 16 x float> tutti_mul_gradient0_f32(g, x, y)  the gradient of input 0
@@ -57,20 +57,20 @@ TUTTI_HD Lane<T> gradient(Lane<T> g, R... x) {
 }  // namespace tutti::pointwise::native
 
 #define TUTTI_NATIVE_COUNT_(a, b, c, d, which, ...) which
-#define TUTTI_NATIVE_EACH(...)                                                                              \
+#define TUTTI_NATIVE_EACH(...) \
   TUTTI_NATIVE_COUNT_(__VA_ARGS__, TUTTI_NATIVE_4, TUTTI_NATIVE_3, TUTTI_NATIVE_2, TUTTI_NATIVE_1, unused)
 
 #define TUTTI_NATIVE_FUNCTION extern "C" __attribute__((always_inline))
 
-#define TUTTI_NATIVE_FORWARD(Struct, function, params, args)                                                         \
-  TUTTI_NATIVE_FUNCTION tutti::pointwise::native::Lane<float> tutti_##function##_f32 params(float) {                 \
-    return tutti::pointwise::native::forward<tutti::pointwise::Struct, float> args;                                  \
-  }                                                                                                                  \
-  TUTTI_NATIVE_FUNCTION tutti::pointwise::native::Lane<double> tutti_##function##_f64 params(double) {               \
-    return tutti::pointwise::native::forward<tutti::pointwise::Struct, double> args;                                 \
-  }                                                                                                                  \
-  TUTTI_NATIVE_FUNCTION tutti::pointwise::native::Lane<int64_t> tutti_##function##_i64 params(int64_t) {             \
-    return tutti::pointwise::native::forward<tutti::pointwise::Struct, int64_t> args;                                \
+#define TUTTI_NATIVE_FORWARD(Struct, function, params, args)                                             \
+  TUTTI_NATIVE_FUNCTION tutti::pointwise::native::Lane<float> tutti_##function##_f32 params(float) {     \
+    return tutti::pointwise::native::forward<tutti::pointwise::Struct, float> args;                      \
+  }                                                                                                      \
+  TUTTI_NATIVE_FUNCTION tutti::pointwise::native::Lane<double> tutti_##function##_f64 params(double) {   \
+    return tutti::pointwise::native::forward<tutti::pointwise::Struct, double> args;                     \
+  }                                                                                                      \
+  TUTTI_NATIVE_FUNCTION tutti::pointwise::native::Lane<int64_t> tutti_##function##_i64 params(int64_t) { \
+    return tutti::pointwise::native::forward<tutti::pointwise::Struct, int64_t> args;                    \
   }
 #define TUTTI_NATIVE_GRADIENT(Struct, function, k, params, args)                                                     \
   TUTTI_NATIVE_FUNCTION tutti::pointwise::native::Lane<float> tutti_##function##_gradient##k##_f32 params(float) {   \
@@ -88,8 +88,8 @@ TUTTI_HD Lane<T> gradient(Lane<T> g, R... x) {
 #define TUTTI_NATIVE_P5(T) \
   (TUTTI_NATIVE_T(T) g, TUTTI_NATIVE_T(T) a, TUTTI_NATIVE_T(T) b, TUTTI_NATIVE_T(T) c, TUTTI_NATIVE_T(T) d)
 
-#define TUTTI_NATIVE_1(Struct, function)                                 \
-  TUTTI_NATIVE_FORWARD(Struct, function, TUTTI_NATIVE_P1, (a))           \
+#define TUTTI_NATIVE_1(Struct, function)                       \
+  TUTTI_NATIVE_FORWARD(Struct, function, TUTTI_NATIVE_P1, (a)) \
   TUTTI_NATIVE_GRADIENT(Struct, function, 0, TUTTI_NATIVE_P2, (a, b))
 #define TUTTI_NATIVE_2(Struct, function)                                 \
   TUTTI_NATIVE_FORWARD(Struct, function, TUTTI_NATIVE_P2, (a, b))        \
