@@ -224,7 +224,7 @@ class CompiledFunction {
       if (first && !tracing()) graph::check_contract(trace.entry->traced);
     }
     if (!trace.entry->live.empty() || trace.roots.empty()) return trace.outputs;
-    return attach(std::move(trace), std::move(state));
+    return attach(std::move(trace), std::move(state), call);
   }
 
   // Facts of captured tensors as they were when they were met.
@@ -246,12 +246,23 @@ class CompiledFunction {
     return state;
   }
 
+  // A tensor that was written holds the node in its history, so that the node must not hold the tensor: its memory will
+  // do, since a function that writes its arguments is never run again.
+  static void let_go(const Entry& entry, const Invocation& call, CallState& state) {
+    for (const Input& in : entry.mutated) {
+      Tensor written = find_input(in, entry.traced, call.tensors);
+      for (Tensor& t : state.call.tensors)
+        if (t.defined() && !t.is_sparse() && t.shares_storage(written)) t = make_alias(t);
+    }
+  }
+
   // A call that ran the function itself: its results get the one node, behind which the function's own nodes are.
-  TensorList attach(Trace trace, CallState state) {
+  TensorList attach(Trace trace, CallState state, const Invocation& call) {
     std::shared_ptr<Entry> entry = trace.entry;
     state.entry = entry;
     TensorList outputs = trace.outputs;
     if (!entry->pure) state.call.body = nullptr;
+    let_go(*entry, call, state);
     auto node = make_node<CompiledNode>(std::move(state));
     add_edges(*node, *entry, trace.targets);
     number_compiled(*node, outputs, trace.roots.size());
@@ -259,8 +270,8 @@ class CompiledFunction {
       const Result& r = entry->results[i];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
-    rebase_mutated(*entry, node->call(), *node);
-    TensorList late = make_views(*entry, node->call(), false);
+    rebase_mutated(*entry, call, *node);
+    TensorList late = make_views(*entry, call, false);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Result& r = entry->results[i];
       if (late[i].defined()) outputs[i] = late[i];
@@ -341,6 +352,7 @@ class CompiledFunction {
       state = state_for(call);
       state->entry = entry;
       if (!entry->pure) state->call.body = nullptr;
+      let_go(*entry, call, *state);
       for (const auto& target : entry->targets)
         edges.push_back(target.leaf == graph::kNone
                             ? gradient_edge(find_input(target.input, entry->traced, call.tensors))

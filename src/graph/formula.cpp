@@ -70,6 +70,8 @@ std::optional<Formula> forward(const Graph& graph, const Node& n, const Pointwis
   f.truth = op.signature.result == pointwise::Result::boolean;
   if (graph.type(n.outputs[0]).dtype != (f.truth ? DType::boolean : common)) return {};
   auto kind = static_cast<int>(f.kind);
+  // Of truths as numbers, 0 and 1, the complement is no truth.
+  if (op.narrow && op.arity == 1 && common == DType::boolean && !f.truth) return {};
   if (!op.kernels.forward[kind] || (op.signature.divides_integers && f.kind == pointwise::Kind::i64)) return {};
   const PointwiseOperator* other = nullptr;
   if (!ask_sooner(graph, n, op, 0, other)) return {};

@@ -133,6 +133,24 @@ TEST(NativeChild, Compiles) {
   std::_Exit(right ? 10 + static_cast<int>(graph::native::library_stats().generated) : 1);
 }
 
+TEST(NativeCache, WhatWasForgottenIsFoundAgain) {
+  if (!graph::native::unavailable().empty()) GTEST_SKIP() << graph::native::unavailable();
+  NoGrad no_grad;
+  auto f = [](const Tensor& x) { return (x * 2 + 1).sin() * x; };
+  Tensor x = ones({100});
+  auto first = compile(f, {.backend = "native"});
+  first(x), first(x);
+  auto before = graph::native::library_stats();
+  graph::native::forget_entries();
+  auto second = compile(f, {.backend = "native"});
+  second(x);
+  EXPECT_TRUE(allclose(second(x), f(x)));
+  EXPECT_TRUE(allclose(first(x), f(x))) << "code that is in use stays";
+  auto after = graph::native::library_stats();
+  EXPECT_EQ(after.generated + after.cached, before.generated + before.cached + 1);
+  EXPECT_EQ(after.kernels, 1);
+}
+
 TEST(NativeCache, AnotherProcessGeneratesNothing) {
   if (!graph::native::unavailable().empty()) GTEST_SKIP() << graph::native::unavailable();
   Scratch scratch;

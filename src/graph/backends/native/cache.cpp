@@ -44,7 +44,8 @@ void Cache::keep(const std::string& key, const std::string& object) const {
   if (directory_.empty()) return;
   static std::atomic<uint64_t> count = 0;
   std::error_code error;
-  fs::create_directories(directory_, error);
+  // What is there is run: it is for nobody else to write.
+  if (fs::create_directories(directory_, error)) fs::permissions(directory_, fs::perms::owner_all, error);
   fs::path aside = directory_ / (key + "." + std::to_string(getpid()) + "." + std::to_string(count++) + ".new");
   {
     std::ofstream file(aside, std::ios::binary);

@@ -20,6 +20,7 @@
 #include <llvm/Transforms/InstCombine/InstCombine.h>
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -178,12 +179,17 @@ llvm::Expected<llvm::orc::LLJIT*> jit() {
   return made.get();
 }
 
+// Each object has a namespace of its own: the same kernel may come twice.
 llvm::Error load(llvm::StringRef object, const char* const* names, void** addresses, size_t count) {
   auto process = jit();
   if (!process) return process.takeError();
-  if (auto error = (*process)->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(object, "kernels"))) return error;
+  static std::atomic<uint64_t> number = 0;
+  auto space = (*process)->createJITDylib("kernels" + std::to_string(number++));
+  if (!space) return space.takeError();
+  if (auto error = (*process)->addObjectFile(*space, llvm::MemoryBuffer::getMemBufferCopy(object, "kernels")))
+    return error;
   for (size_t i = 0; i < count; ++i) {
-    auto address = (*process)->lookup(names[i]);
+    auto address = (*process)->lookup(*space, names[i]);
     if (!address) return address.takeError();
     addresses[i] = address->toPtr<void*>();
   }

@@ -107,7 +107,7 @@ class Writer {
       line("%s{0} = load i64, ptr %q{0}", k);
     }
     // Where a masked step costs as much as another, all are masked, and there is half the code to compile.
-    bool masked = isa_ == Isa::v4;
+    bool masked = isa_ == Isa::v4 && !loop_.is_streamed();
     if (!masked) line("%whole = and i64 %count, {}", -lanes_);
     line("br label %row");
     label("row");
@@ -220,6 +220,9 @@ class Writer {
     DType t = type(k).dtype;
     std::string memory = vector(stored(t), lanes_);
     std::string v = packed(t, held_.at(recipe_.outputs[k - recipe_.inputs.size()])), at = address(k, index);
+    if (mask.empty() && loop_.is_streamed())
+      return line("store {} {}, ptr {}, align {}, !nontemporal !0", memory, v, at,
+                  size_of(t) * static_cast<size_t>(lanes_));
     if (mask.empty()) return line("store {} {}, ptr {}, align {}", memory, v, at, size_of(t));
     std::string name = fmt::format("@llvm.masked.store.v{}{}.p0", lanes_, short_name(t));
     declare(fmt::format("void {}({}, ptr, i32, {})", name, memory, vector("i1", lanes_)));
@@ -355,7 +358,7 @@ std::string write_module(const std::vector<const Kernel*>& kernels) {
   for (const Kernel* k : kernels) declarations.insert(k->declarations.begin(), k->declarations.end());
   for (const std::string& d : declarations) text += d + "\n";
   for (const Kernel* k : kernels) text += "\n" + k->text;
-  return text;
+  return text + "\n!0 = !{i32 1}  ; streamed stores\n";
 }
 
 }  // namespace tutti::graph::native

@@ -101,6 +101,10 @@ class Library {
     for (const Kernel& k : kernels) found.push_back(entries_.at(k.name));
     return found;
   }
+  void forget() {
+    std::lock_guard lock(mutex_);
+    entries_.clear();
+  }
   LibraryStats stats() {
     std::lock_guard lock(mutex_);
     stats_.kernels = static_cast<int64_t>(entries_.size());
@@ -141,6 +145,7 @@ Library& library() {
 
 const std::string& unavailable() { return module().problem; }
 std::vector<Entry> find_entries(const std::vector<Kernel>& kernels) { return library().find(kernels); }
+void forget_entries() { library().forget(); }
 LibraryStats library_stats() { return library().stats(); }
 
 std::string assembly_of(const std::vector<Kernel>& kernels) {

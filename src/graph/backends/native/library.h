@@ -19,5 +19,7 @@ std::vector<Entry> find_entries(const std::vector<Kernel>& kernels);
 /// For people.
 std::string assembly_of(const std::vector<Kernel>& kernels);
 LibraryStats library_stats();
+/// Kernels are looked for on disk again, as by another process.
+void forget_entries();
 
 }  // namespace tutti::graph::native

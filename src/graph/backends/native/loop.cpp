@@ -42,7 +42,8 @@ Loop::Loop(const Shape& sizes, std::vector<Type> types, size_t outputs, size_t n
     if (output) largest = std::max(largest, total_ * o.size);
     row_strides_.push_back(o.stride.size() > 1 ? o.stride[1] : 0);
   }
-  streamed_ = largest >= kStream;
+  streamed_ = largest >= kStream && !tiled_ && sizes_.size() == 1;
+  if (streamed_) grain_ = kGrain;
 }
 
 // Dims in the order of the first output's memory; those that all operands walk as one are one.
@@ -84,10 +85,11 @@ void Loop::run(Entry entry, std::byte* const* data) const {
     return;
   }
   parallel_for(total_, grain_, [&](int64_t begin, int64_t end) {
-    if (tiled_ || streamed_)
+    if (tiled_)
       tiles(entry, data, begin, end);
     else
       range(entry, data, begin, end);
+    if (streamed_) stream_fence();
   });
 }
 
@@ -116,39 +118,28 @@ void Loop::range(Entry entry, std::byte* const* data, int64_t begin, int64_t end
   }
 }
 
-// A tile at a time: what is not a row of neighbours is gathered and scattered, large results are streamed out.
+// A tile at a time: what is not a row of neighbours is gathered and scattered.
 void Loop::tiles(Entry entry, std::byte* const* data, int64_t begin, int64_t end) const {
-  std::vector<std::byte> memory;
-  std::byte *at[kMaxOperands], *tile[kMaxOperands] = {};
-  auto through_tile = [&](size_t k) { return operands_[k].gathered || (streamed_ && k >= inputs_); };
-  size_t tiles = 0;
-  for (size_t k = 0; k < operands_.size(); ++k) tiles += through_tile(k);
-  memory.resize(tiles * kTile * 8 + 64);
-  auto* next = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-  for (size_t k = 0; k < operands_.size(); ++k)
-    if (through_tile(k)) tile[k] = std::exchange(next, next + kTile * 8);
+  std::byte *at[kMaxOperands], *given[kMaxOperands];
+  size_t gathered = 0;
+  for (const Operand& o : operands_) gathered += o.gathered;
+  std::vector<std::byte> memory(gathered * kTile * 8 + 64);
   int64_t inner = sizes_[0];
   while (begin < end) {
     int64_t count = std::min({inner - begin % inner, end - begin, kTile});
     locate(data, begin, at);
-    std::byte* given[kMaxOperands];
+    auto* next = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
     for (size_t k = 0; k < operands_.size(); ++k) {
       const Operand& o = operands_[k];
-      given[k] = tile[k] ? tile[k] : at[k];
-      if (tile[k] && k < inputs_) converter(o.dtype, o.dtype)(tile[k], 1, at[k], o.stride[0] / o.size, count);
+      given[k] = o.gathered ? std::exchange(next, next + kTile * 8) : at[k];
+      if (o.gathered && k < inputs_) converter(o.dtype, o.dtype)(given[k], 1, at[k], o.stride[0] / o.size, count);
     }
     entry(given, row_strides_.data(), 1, count);
-    for (size_t k = inputs_; k < operands_.size(); ++k) {
-      const Operand& o = operands_[k];
-      if (!tile[k]) continue;
-      if (o.gathered)
-        converter(o.dtype, o.dtype)(at[k], o.stride[0] / o.size, tile[k], 1, count);
-      else
-        stream_copy(at[k], tile[k], static_cast<size_t>(count * o.size));
-    }
+    for (size_t k = inputs_; k < operands_.size(); ++k)
+      if (const Operand& o = operands_[k]; o.gathered)
+        converter(o.dtype, o.dtype)(at[k], o.stride[0] / o.size, given[k], 1, count);
     begin += count;
   }
-  if (streamed_) stream_fence();
 }
 
 }  // namespace tutti::graph::native

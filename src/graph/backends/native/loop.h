@@ -21,6 +21,8 @@ class Loop {
 
   /// Whether operand k is one number in each row, instead of `count` neighbours.
   bool is_repeated(size_t k) const { return operands_[k].stride[0] == 0; }
+  /// Results go past the caches: kernels get them aligned to 64 bytes.
+  bool is_streamed() const { return streamed_; }
   /// `data`: where each operand begins.
   void run(Entry entry, std::byte* const* data) const;
 
@@ -44,7 +46,7 @@ class Loop {
   std::vector<int64_t> row_strides_;
   int64_t total_ = 1, grain_ = 0;
   bool tiled_ = false;
-  bool streamed_ = false;  // results are too large to be in a cache when they are read again
+  bool streamed_ = false;  // results are rows too large to be in a cache when they are read again
 };
 
 }  // namespace tutti::graph::native
