@@ -197,6 +197,22 @@ void ShardFamily::forward_failed(ShardUnit& unit, nn::ModuleBase& module) {
   if (depth_ == 0 && !pass_) settle();
 }
 
+// While its unit's forward runs, a module inside of it finds whole parameters. While its backward runs they are there
+// too, but fields do not hold them: who runs forward again, as checkpoint() does, calls the module itself.
+void ShardFamily::before_inner_forward(ShardUnit& unit, nn::ModuleBase& module) {
+  std::lock_guard lock(mutex_);
+  if (unit.running > 0) return;
+  check<ValueError>(pass_ && unit.state == ShardUnit::State::there, kName,
+                    "this {} is part of the unit {}, whose parameters are whole only while that runs: call that, or "
+                    "make a unit of this module",
+                    module.type_name(), unit.name);
+  unit.show_some(module, true);
+}
+void ShardFamily::after_inner_forward(ShardUnit& unit, nn::ModuleBase& module) {
+  std::lock_guard lock(mutex_);
+  if (unit.running == 0) unit.show_some(module, false);
+}
+
 // ---- Backward
 
 bool ShardFamily::begin_pass() {
@@ -204,6 +220,12 @@ bool ShardFamily::begin_pass() {
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
   check<ValueError>(!grad_enabled(), kName,
                     "gradients of gradients (create_graph) do not pass through parameters that are freed meanwhile");
+  // Of all units at once: a rank may have nothing of the one whose backward comes first.
+  for (const ShardUnit* u : units_)
+    check<VersionError>(u->pending == 0 || u->version == u->shard_version(), "backward",
+                        "the parameters of {} have been changed since its forward, whose values backward needs: step "
+                        "optimizers after backward",
+                        u->name);
   pass_ = true;
   syncing_ = no_sync_ == 0;
   for (ShardUnit* u : units_)
@@ -217,10 +239,6 @@ void ShardFamily::before_backward(ShardUnit& unit) {
   std::lock_guard lock(mutex_);
   bool accumulates = begin_pass();
   start_due();
-  check<VersionError>(unit.version == unit.shard_version(), "backward",
-                      "the parameters of {} have been changed since its forward, which backward needs them from: step "
-                      "optimizers after backward",
-                      unit.name);
   gather(unit, backward_, accumulates);
   if (accumulates && unit.pending <= 1)
     for (ShardFlat& flat : unit.flats) flat.offer_homes();

@@ -57,6 +57,8 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   void before_forward(ShardUnit& unit, nn::ModuleBase& module, TensorList& inputs);
   void after_forward(ShardUnit& unit, nn::ModuleBase& module, const TensorList& outputs);
   void forward_failed(ShardUnit& unit, nn::ModuleBase& module);
+  void before_inner_forward(ShardUnit& unit, nn::ModuleBase& module);
+  void after_inner_forward(ShardUnit& unit, nn::ModuleBase& module);
   void before_backward(ShardUnit& unit);
   void after_backward_of(ShardUnit& unit, const TensorList& grad_inputs);
   void accumulated(ShardUnit& unit, size_t flat, size_t member);

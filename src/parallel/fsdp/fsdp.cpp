@@ -24,12 +24,30 @@ void add_hooks(nn::ModuleBase& module, const std::shared_ptr<ShardUnit>& unit) {
   module.register_backward_hook([unit](nn::ModuleBase&, TensorList& grad_inputs, const TensorList&) {
     unit->family->after_backward_of(*unit, grad_inputs);
   });
+}
+
+// Those inside the unit, which checkpoints call again in backward, when nobody is inside of its forward.
+void add_inner_hooks(nn::ModuleBase& module, const std::shared_ptr<ShardUnit>& unit) {
+  for (auto& [path, inner] : module.named_modules()) {
+    if (inner == &module || !unit->has_parameters_of(*inner)) continue;
+    inner->register_forward_pre_hook(
+        [unit](nn::ModuleBase& m, TensorList&) { unit->family->before_inner_forward(*unit, m); });
+    inner->register_forward_hook(
+        [unit](nn::ModuleBase& m, const TensorList&, TensorList&) { unit->family->after_inner_forward(*unit, m); });
+    inner->register_forward_failure_hook([unit](nn::ModuleBase& m) { unit->family->after_inner_forward(*unit, m); });
+  }
+}
+
+void watch_gradients(const std::shared_ptr<ShardUnit>& unit) {
   for (size_t f = 0; f < unit->flats.size(); ++f)
-    for (size_t k = 0; k < unit->flats[f].members().size(); ++k)
-      unit->flats[f].members()[k].whole.register_post_accumulate_hook(
-          [weak = std::weak_ptr(unit), f, k](const Tensor&) {
-            if (auto self = weak.lock()) self->family->accumulated(*self, f, k);
-          });
+    for (size_t k = 0; k < unit->flats[f].members().size(); ++k) {
+      ShardMember& m = unit->flats[f].members()[k];
+      m.whole.requires_grad_();  // it may become one that does
+      m.whole.register_post_accumulate_hook([weak = std::weak_ptr(unit), f, k](const Tensor&) {
+        if (auto self = weak.lock()) self->family->accumulated(*self, f, k);
+      });
+      m.whole.requires_grad_(m.shard.requires_grad());
+    }
 }
 
 }  // namespace
@@ -40,6 +58,8 @@ void fully_shard(nn::ModuleBase& module, const FullyShardOptions& options) {
   family->add(unit);
   register_unit(unit);
   add_hooks(module, unit);
+  add_inner_hooks(module, unit);
+  watch_gradients(unit);
 }
 
 ShardNoSync::ShardNoSync(std::shared_ptr<ShardFamily> family) : family_(std::move(family)) { family_->add_no_sync(1); }

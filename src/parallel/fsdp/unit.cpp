@@ -162,8 +162,7 @@ uint64_t ShardUnit::shard_version() const {
   return sum;
 }
 
-void ShardUnit::show(nn::ModuleBase& module, bool whole) {
-  if (flats.empty()) return;
+int64_t ShardUnit::show_some(nn::ModuleBase& module, bool whole) {
   int64_t met = 0;
   EachParameter visitor([&](nn::Parameter& p) {
     auto found = index_.find(p.impl());
@@ -173,10 +172,23 @@ void ShardUnit::show(nn::ModuleBase& module, bool whole) {
     ++met;
   });
   visitor.module("", module);
+  return met;
+}
+
+void ShardUnit::show(nn::ModuleBase& module, bool whole) {
+  if (flats.empty()) return;
+  int64_t met = show_some(module, whole);
   check<ValueError>(met == occurrences_, kName,
                     "{} of the {} parameters of this {} are not those that were sharded: they have been replaced, or "
                     "it is a clone, which is to be made before",
                     occurrences_ - met, occurrences_, name);
+}
+
+bool ShardUnit::has_parameters_of(nn::ModuleBase& module) const {
+  bool any = false;
+  EachParameter visitor([&](nn::Parameter& p) { any = any || index_.contains(p.impl()); });
+  visitor.module("", module);
+  return any;
 }
 
 }  // namespace tutti::parallel

@@ -129,6 +129,9 @@ class ShardUnit {
   uint64_t shard_version() const;
   /// Lets the module's fields hold the wholes, or the shards.
   void show(nn::ModuleBase& module, bool whole);
+  /// The same of a module inside; says how many there were.
+  int64_t show_some(nn::ModuleBase& module, bool whole);
+  bool has_parameters_of(nn::ModuleBase& module) const;
 
  private:
   std::unordered_map<const TensorImpl*, std::pair<size_t, size_t>> index_;  // of shards and wholes
