@@ -194,7 +194,7 @@ void ShardFlat::finish_reduce(const std::optional<ReduceOptions>& replicas) {
   NoGrad guard;
   for (Reduction& r : reductions_) {
     r.work.wait();
-    r.whole.reset();
+    r.whole.resize_storage(0);  // the pass still knows it as the home of gradients
     if (replicas) all_reduce(r.part, *replicas);
     if (averages_.defined())
       averages_.add_(r.part);
