@@ -466,6 +466,29 @@ TUTTI_RANK_TEST(FsdpHybrid, EqualsOneProcess) {
   expect_full_values(net, whole);
 }
 
+// Ranks with other numbers of rows, cut over all ranks or over pairs.
+TUTTI_RANK_TEST(FsdpHybrid, AveragesBySamples) {
+  for (bool hybrid : {false, true}) {
+    Mlp net = seeded<Mlp>(), whole = net.clone();
+    FullyShardOptions options{.average = parallel::Average::samples};
+    if (hybrid) options.group = world().split(rank() / 2), options.replicas = world().split(rank() % 2);
+    shard(net, options);
+    Tensor x = numbers({20, 6}, 1);
+    int64_t first = rank() * (rank() + 1), rows = 2 * (rank() + 1);  // 2, 4, 6 and 8 of them
+    for (int64_t half = 0; half < 2; ++half) {
+      std::optional<parallel::ShardNoSync> guard;
+      if (half == 0) guard.emplace(parallel::no_sync(net));
+      Tensor part = x.narrow(0, first + half * rows / 2, rows / 2);
+      parallel::set_samples(net, static_cast<double>(rows) / 2);
+      (loss_of(net(part), part) / 2).backward();
+    }
+    loss_of(whole(x), x).backward();
+    expect_full_gradients(net, whole);
+    EXPECT_THROW(net(x).sum().backward(), ValueError) << "of how many samples?";
+    EXPECT_THROW(parallel::set_samples(net, -1), ValueError);
+  }
+}
+
 // Batch norms see their own rank's rows: what DistributedDataParallel makes of that, with its buffers.
 struct Normed : nn::Module<Normed> {
   nn::Conv2d conv{1, 4, 3, {.padding = 1}};

@@ -48,6 +48,7 @@ struct FullyShardOptions {
   Group group = {};     // over whose ranks parameters are cut; default: the world
   Group replicas = {};  // hybrid: ranks, of other hosts say, that have the same parts and average their gradients too
   MixedPrecision mixed = {};
+  Average average = Average::ranks;                       // what the average counts, as in DistributedDataParallel
   bool reshard_after_forward = true;                      // false: keep whole parameters until backward has used them
   int prefetch = 1;                                       // units that are gathered ahead of the one that runs
   BufferPolicy buffers = BufferPolicy::broadcast;         // of the whole model: the options of its outermost unit count
@@ -75,6 +76,9 @@ class [[nodiscard]] ShardNoSync {
 };
 /// ShardNoSync guard = parallel::no_sync(net), of the outermost module that was sharded.
 ShardNoSync no_sync(const nn::ModuleBase& module);
+
+/// How many samples the next backward is about, for Average::samples: see DdpBase::set_samples.
+void set_samples(const nn::ModuleBase& module, double count);
 
 /// As in optim, of gradients that are cut over ranks: the norm is that of all of them, the same on all ranks. All ranks
 /// must call it. Parameters that are not sharded may be among them.

@@ -83,6 +83,7 @@ void ShardFamily::begin_alike(const NamedTensors& parameters, const nn::ModuleBa
   Facts facts{{"ranks of the group", std::to_string(group_.size())},
               {"mixed.parameters", text(o.mixed.parameters)},
               {"mixed.gradients", text(o.mixed.gradients)},
+              {"average by samples", o.average == Average::samples ? "yes" : "no"},
               {"reshard_after_forward", o.reshard_after_forward ? "yes" : "no"},
               {"prefetch", std::to_string(o.prefetch)},
               {"buffers", std::to_string(static_cast<int>(o.buffers))}};
@@ -126,6 +127,14 @@ void ShardFamily::forget(ShardUnit* unit) {
 void ShardFamily::add_no_sync(int change) {
   std::lock_guard lock(mutex_);
   no_sync_ += change;
+}
+
+void ShardFamily::set_samples(double count) {
+  check<ValueError>(options_.average == Average::samples, "set_samples",
+                    "gradients are averaged by ranks: this is for {{.average = Average::samples}}");
+  check<ValueError>(count >= 0, "set_samples", "a batch cannot have {} samples", count);
+  std::lock_guard lock(mutex_);
+  next_samples_ = count;
 }
 
 // All ranks come here first in the same forward.
@@ -230,6 +239,7 @@ bool ShardFamily::begin_pass() {
   syncing_ = no_sync_ == 0;
   for (ShardUnit* u : units_)
     for (ShardFlat& flat : u->flats) flat.forget_cleared();
+  if (options_.average == Average::samples) count_samples();
   backward_.begin();
   if (!backward_.known()) backward_.guess({forward_.now().rbegin(), forward_.now().rend()});
   return true;
@@ -267,10 +277,29 @@ void ShardFamily::start_due() {
   for (ShardUnit* u : std::exchange(due_, {})) reduce(*u);
 }
 
+void ShardFamily::count_samples() {
+  check<ValueError>(!syncing_ || next_samples_, kName,
+                    "gradients are averaged by samples: call set_samples() before backward");
+  bool kept = std::any_of(units_.begin(), units_.end(), [](const ShardUnit* u) { return u->any_filled(); });
+  samples_ = (kept ? earlier_samples_ : 0) + std::exchange(next_samples_, {}).value_or(0);
+  earlier_samples_ = syncing_ ? 0 : samples_;
+  if (!syncing_ || !replicas_.defined()) return;
+  NoGrad guard;
+  Tensor sum = full({1}, samples_, {.dtype = DType::f64});
+  all_reduce(sum, {.group = reduce_, .timeout = options_.timeout, .place = options_.place});
+  replica_samples_ = sum.item<double>();
+}
+
+ReduceOptions ShardFamily::averaging() const {
+  ReduceOptions o{.op = Reduce::average, .group = reduce_, .timeout = options_.timeout, .place = options_.place};
+  if (options_.average == Average::samples) o.weight = samples_;
+  return o;
+}
 std::optional<ReduceOptions> ShardFamily::across() const {
   if (!replicas_.defined()) return {};
   ReduceOptions o = averaging();
   o.group = replicas_;
+  if (options_.average == Average::samples) o.weight = replica_samples_;
   return o;
 }
 
@@ -343,13 +372,9 @@ std::vector<uint8_t> ShardFamily::exchange_flags() {
       for (const ShardMember& m : flat.members()) mine.push_back(m.dirty);
   }
   Tensor flags = tensor(mine, {.dtype = DType::u8});
-  ReduceOptions o = averaging();
-  o.op = Reduce::bor;
-  all_reduce(flags, o);
-  if (auto more = across()) {
-    more->op = Reduce::bor;
-    all_reduce(flags, *more);
-  }
+  for (const Group& group : {reduce_, replicas_})
+    if (group.defined())
+      all_reduce(flags, {.op = Reduce::bor, .group = group, .timeout = options_.timeout, .place = options_.place});
   return flags.to_vector<uint8_t>();
 }
 
@@ -361,13 +386,13 @@ void ShardFamily::sync_buffers() {
     bool average = options_.buffers == BufferPolicy::average && (b.is_floating() || b.is_complex());
     (average ? averaged : same).push_back(b);
   }
-  for (const Group& group : {replicas_, reduce_}) {
-    if (!group.defined()) continue;
-    for (const TensorList& list : by_kind(same))
-      broadcast(list, {.root = 0, .group = group, .timeout = options_.timeout, .place = options_.place});
-    ReduceOptions o = averaging();
-    o.group = group;
-    for (const TensorList& list : by_kind(averaged)) all_reduce(list, o);
+  for (const Group& group : {replicas_, reduce_})  // the first rank's reach the first of each group, and all from there
+    if (group.defined())
+      for (const TensorList& list : by_kind(same))
+        broadcast(list, {.root = 0, .group = group, .timeout = options_.timeout, .place = options_.place});
+  for (const TensorList& list : by_kind(averaged)) {
+    all_reduce(list, averaging());
+    if (auto more = across()) all_reduce(list, *more);
   }
 }
 

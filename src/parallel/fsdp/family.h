@@ -52,6 +52,7 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   void adopt(const std::shared_ptr<ShardUnit>& unit);
   void forget(ShardUnit* unit);
   void add_no_sync(int change);
+  void set_samples(double count);
 
   // ---- Called by hooks
   void before_forward(ShardUnit& unit, nn::ModuleBase& module, TensorList& inputs);
@@ -67,15 +68,14 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   CollectiveOptions gathering() const {
     return {.group = gather_, .timeout = options_.timeout, .place = options_.place};
   }
-  ReduceOptions averaging() const {
-    return {.op = Reduce::average, .group = reduce_, .timeout = options_.timeout, .place = options_.place};
-  }
+  ReduceOptions averaging() const;
   std::optional<ReduceOptions> across() const;
   void open_channels();
   void gather(ShardUnit& unit, UnitOrder& order, bool ahead);
   void settle();
   void free_all();
   bool begin_pass();
+  void count_samples();
   void start_due();
   void reduce(ShardUnit& unit);
   void forget_cleared();
@@ -100,6 +100,9 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   std::vector<ShardUnit*> due_;
   ShardUnit* reducing_ = nullptr;  // its gradients are on their way
   TensorList buffers_;
+  std::optional<double> next_samples_;        // of the next pass
+  double samples_ = 0, replica_samples_ = 0;  // that count in this pass: of this rank, and of its group
+  double earlier_samples_ = 0;                // of passes without averaging since the last one with
 };
 
 }  // namespace tutti::parallel

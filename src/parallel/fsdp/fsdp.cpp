@@ -67,13 +67,20 @@ ShardNoSync::~ShardNoSync() {
   if (family_) family_->add_no_sync(-1);
 }
 
-ShardNoSync no_sync(const nn::ModuleBase& module) {
+namespace {
+
+std::shared_ptr<ShardFamily> family_of(const nn::ModuleBase& module, const char* operation) {
   std::shared_ptr<ShardFamily> family;
   for (const Tensor& p : module.parameters())
     if (ShardPlace place = find_shard(p)) family = place.unit->family;
-  check<ValueError>(family != nullptr, "no_sync", "this {} has no parameter that is sharded", module.type_name());
-  return ShardNoSync(family);
+  check<ValueError>(family != nullptr, operation, "this {} has no parameter that is sharded", module.type_name());
+  return family;
 }
+
+}  // namespace
+
+ShardNoSync no_sync(const nn::ModuleBase& module) { return ShardNoSync(family_of(module, "no_sync")); }
+void set_samples(const nn::ModuleBase& module, double count) { family_of(module, "set_samples")->set_samples(count); }
 
 // ---- Norms
 
