@@ -294,17 +294,22 @@ void GraphTask::run_workers() {
   std::vector<Workers::Job> jobs;
   generator();  // made before the context is copied, so that all of them draw from one
   Context mine = context();
+  std::function<void()> here;
   for (auto& [key, queue] : queues_) {
     Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
-    jobs.push_back(
-        Workers::instance().start(device, [this, mine, device, pass = current_pass, &queue = queue]() mutable {
-          PassGuard inside(pass);
-          mine.device = device;
-          if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
-          ContextGuard guard(mine);
-          work(queue);
-        }));
+    auto serve = [this, mine, device, pass = current_pass, &queue = queue]() mutable {
+      PassGuard inside(pass);
+      mine.device = device;
+      if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
+      ContextGuard guard(mine);
+      work(queue);
+    };
+    if (device == mine.device && serves_itself(mine))
+      here = std::move(serve);
+    else
+      jobs.push_back(Workers::instance().start(device, std::move(serve)));
   }
+  if (here) serve_here(mine.device, here);
   for (auto& job : jobs) job.wait();
 }
 
