@@ -98,6 +98,19 @@ TEST_P(ThreadsOfARank, HaveItsWorldOrAreToldThatTheyHaveNone) {
 INSTANTIATE_TEST_SUITE_P(Ways, ThreadsOfARank, test::every_way(),
                          [](const auto& p) { return std::string(p.param.name); });
 
+// What a body has caught, and went on without, is its own affair.
+TEST_P(ThreadsOfARank, ErrorsThatBodiesHaveCaughtAreNotThrownAgain) {
+  spawn(2, [] {
+    EXPECT_THROW(
+        {
+          if (rank() == 0) throw std::runtime_error("caught at once");
+          Tensor x = ones({1});
+          all_reduce(x, {.timeout = std::chrono::milliseconds(300)});
+        },
+        std::exception);
+  });
+}
+
 TEST(Launched, OneRanksCheckpointServesAll) {
   io::State saved_loader, saved_random;
   std::vector<std::vector<int64_t>> left(2);

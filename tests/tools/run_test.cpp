@@ -535,7 +535,7 @@ TEST(Bench, WrongWordsAreSaid) {
   EXPECT_THAT(says({"-o", "mean"}), HasSubstr("there is no reduction 'mean'"));
   EXPECT_THAT(says({"-r", "2"}), HasSubstr("there is no rank 2 to be the root"));
   EXPECT_THAT(says({"-b", "64", "-e", "4"}), HasSubstr("sizes begin at 1 byte"));
-  EXPECT_THAT(says({"-o", "band"}), HasSubstr("f32 cannot be reduced like that"));
+  EXPECT_THAT(says({"-o", "band"}), HasSubstr("there is no Reduce::band of f32"));
 }
 
 }  // namespace

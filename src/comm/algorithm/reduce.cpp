@@ -216,6 +216,18 @@ bool reduces(Reduce op, DType dtype) {
   }
 }
 
+const char* name(Reduce op) {
+  constexpr const char* names[] = {"sum", "average", "product", "min", "max", "band", "bor", "bxor"};
+  return names[static_cast<size_t>(op)];
+}
+
+void check_reduces(const char* operation, Reduce op, DType dtype) {
+  const char* instead = op == Reduce::average                    ? "to(f32) first, or sum and divide"
+                        : op == Reduce::min || op == Reduce::max ? "complex numbers have no order; abs() has"
+                                                                 : "integers and bools have bits";
+  check<DTypeError>(reduces(op, dtype), operation, "there is no Reduce::{} of {}: {}", name(op), dtype, instead);
+}
+
 void reduce_into(const Reduction& r, std::span<const void* const> sources, std::span<void* const> targets,
                  int64_t count, std::span<const Partial> partials) {
   auto size = static_cast<int64_t>(size_of(r.dtype));

@@ -26,6 +26,9 @@ struct Reduction {
 
 /// Whether this dtype can be combined so; the bitwise ones are for integers and bools.
 bool reduces(Reduce op, DType dtype);
+/// A DTypeError that says what could be, if it cannot.
+void check_reduces(const char* operation, Reduce op, DType dtype);
+const char* name(Reduce op);
 
 /// Combines `count` elements of each source into all targets, which may be (some of) the sources, element for element.
 /// Where there is a partial result, the sources that it is made of are not looked at.

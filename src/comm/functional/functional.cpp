@@ -9,6 +9,7 @@
 #include "comm/algorithm/reduce.h"
 #include "comm/functional/attributes.h"
 #include "comm/group/call.h"
+#include "tutti/context.h"
 #include "tutti/ops.h"
 
 namespace tutti::fn {
@@ -18,7 +19,7 @@ namespace {
 
 void check_member(const Group& group, const char* name) {
   const auto& ranks = group.ranks();
-  check<ValueError>(group.rank() >= 0, name, "rank {} is not a member of this group of ranks {}", tutti::rank(),
+  check<ValueError>(group.rank() >= 0, name, "rank {} is not a member of this group of ranks {}", context().rank,
                     Shape(std::vector<int64_t>(ranks.begin(), ranks.end())));
 }
 template <class Options>
@@ -134,9 +135,7 @@ void infer_mine(const Call& c, std::span<TensorSpec> out) {
 }
 void infer_reduce(const Call& c, std::span<TensorSpec> out) {
   const auto& a = c.as<Collective>();
-  for (size_t i = 0; i < out.size(); ++i)
-    check<DTypeError>(comm::reduces(a.op, c.input(i).dtype()), c.op.name, "{} cannot be reduced like that",
-                      c.input(i).dtype());
+  for (size_t i = 0; i < out.size(); ++i) comm::check_reduces(c.op.name, a.op, c.input(i).dtype());
   infer_each(c, out);
 }
 

@@ -28,11 +28,6 @@ bool has_root(Kind kind) {
 
 namespace {
 
-const char* name(Reduce op) {
-  constexpr const char* names[] = {"sum", "average", "product", "min", "max", "band", "bor", "bxor"};
-  return names[static_cast<size_t>(op)];
-}
-
 std::string file_name(const char* path) {
   std::string text = path;
   return text.substr(text.rfind('/') + 1);

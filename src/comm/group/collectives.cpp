@@ -38,7 +38,7 @@ struct Draft {
     timeout = comm::bounded(options.timeout.value_or(group->group->timeout()));
     call.recorded = comm::is_recording();
     check<ValueError>(group->rank >= 0, comm::name(kind), "rank {} is not a member of this group of ranks {}",
-                      tutti::rank(), Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end())));
+                      context().rank, Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end())));
   }
   int size() const { return group->group->size(); }
 
@@ -49,7 +49,7 @@ struct Draft {
   }
 
   void reduction(const ReduceOptions& o, DType dtype) {
-    check<DTypeError>(comm::reduces(o.op, dtype), comm::name(call.kind), "{} cannot be reduced like that", dtype);
+    comm::check_reduces(comm::name(call.kind), o.op, dtype);
     check<ValueError>(!o.factor || o.op == Reduce::sum, comm::name(call.kind), "factors are for sums");
     check<ValueError>(!o.weight || o.op == Reduce::average, comm::name(call.kind), "weights are for averages");
     check<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype), comm::name(call.kind),
@@ -254,8 +254,10 @@ TensorList parts_of(const Draft& d, const Tensor& x, const Shape& splits, const 
   }
   int64_t sum = 0;
   for (int64_t s : splits) sum += s;
-  check<ShapeError>(static_cast<int64_t>(splits.size()) == n && sum == x.size(0), comm::name(d.call.kind),
-                    "splits {} of {} do not cut {} into {} parts", splits, what, x, n);
+  check<ShapeError>(
+      static_cast<int64_t>(splits.size()) == n && sum == x.size(0), comm::name(d.call.kind),
+      "splits {} of {} do not cut {}: a group of {} needs {} that add up to {}, and these {} add up to {}", splits,
+      what, x, n, n, x.size(0), splits.size(), sum);
   return split(x, splits, 0);
 }
 

@@ -117,7 +117,7 @@ Arrivals monitored_barrier(const CollectiveOptions& options) {
   NoGrad guard;
   Group group = options.group.defined() ? options.group : world();
   check<ValueError>(group.rank() >= 0, "monitored_barrier", "rank {} is not a member of this group of ranks {}",
-                    tutti::rank(), Shape(std::vector<int64_t>(group.ranks().begin(), group.ranks().end())));
+                    context().rank, Shape(std::vector<int64_t>(group.ranks().begin(), group.ranks().end())));
   auto timeout = comm::bounded(options.timeout.value_or(group.handle()->group->timeout()));
   auto begin = Clock::now();
   // Deadlines are this function's: a message whose time is over would fail the world.

@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "tutti/comm/objects.h"
 #include "tutti/comm/record.h"
+#include "tutti/context.h"
 #include "tutti/io/file.h"
 
 namespace tutti {
@@ -341,7 +342,7 @@ std::string Trace::summary() const {
 
 Trace gather_trace(const CollectiveOptions& options) {
   Group group = options.group.defined() ? options.group : world();
-  check<ValueError>(group.rank() >= 0, "gather_trace", "rank {} is not a member of this group", rank());
+  check<ValueError>(group.rank() >= 0, "gather_trace", "rank {} is not a member of this group", context().rank);
   // Taken before the collective that gathers, which is thus in nobody's record.
   std::string mine = group.handle()->state->to_json("");
   return Trace::merge(all_gather_object(mine, options));
