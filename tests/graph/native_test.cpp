@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "base/isa.h"
 #include "graph/backends/native/library.h"
 #include "tests/support/compare.h"
 #include "tutti/autograd.h"
@@ -52,7 +53,8 @@ void compare(const F& f, const TensorList& first, const TensorList& second, bool
     EXPECT_TRUE(identical(got[i], wanted[i])) << "result " << i << "\n" << compiled.print();
     EXPECT_TRUE(same_form(got[i], wanted[i])) << "result " << i;
   }
-  if (groups) {
+  // Where there is no instruction for f16, its operators stay.
+  if (groups && (best_isa() != Isa::base || compiled.print().find("f16") == std::string::npos)) {
     EXPECT_THAT(compiled.print(), HasSubstr("define void @tutti_kernel"));
   }
 }
