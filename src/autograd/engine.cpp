@@ -239,6 +239,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   GradientBuffer outputs = std::move(p.gradients);
   GradientBuffer inputs(node->edges.size());
   if (any) {
+    if (needed && !options_.keep_graph) node->free_soon();
     NodeRun how{.needed = needed, .ends = captured && !options_.captures_only};
     if (captured)
       how.seen = [&](const GradientBuffer& gradients) {

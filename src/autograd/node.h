@@ -82,6 +82,8 @@ class Node : public RefCounted, public memory::Pooled {
   virtual void no_gradient() {}
   /// Lets go of what was saved; the node cannot run again.
   virtual void free_saved() {}
+  /// The next run is the last before free_saved(): what is saved may be let go of as it is used.
+  virtual void free_soon() {}
   /// For whoever captures whole passes: what the node is (two of one key do the same with the tensors they keep), and
   /// those tensors, in order. False: only running it tells what it does.
   virtual bool signature(std::string& /*key*/, TensorList& /*kept*/) const { return false; }

@@ -17,8 +17,9 @@ using Host = std::function<void(int64_t which, const TensorList& outputs, Tensor
 class Executable {
  public:
   virtual ~Executable() = default;
-  /// `inputs` in the order of the graph's; the results in that of its outputs. May be called by several threads.
-  virtual TensorList run(const TensorList& inputs, const Host* host = nullptr) const = 0;
+  /// `inputs` in the order of the graph's; the results in that of its outputs. Inputs are let go of after their
+  /// last use. May be called by several threads.
+  virtual TensorList run(TensorList inputs, const Host* host = nullptr) const = 0;
   /// Generated code, where there is some: as LLVM's language, or as the machine's.
   virtual std::string code(bool assembly) const {
     (void)assembly;

@@ -130,7 +130,7 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
     TensorList given;
     for (const Input& in : captured->program.graph->inputs)
       given.push_back(find_input(in, *captured->program.graph, arguments));
-    captured->program.run->run(given, &host);
+    captured->program.run->run(std::move(given), &host);
     for (auto& node : pass.nodes) node->free_saved();
     std::lock_guard lock(state_->mutex);
     ++state_->stats.runs;

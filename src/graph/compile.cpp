@@ -361,7 +361,7 @@ class CompiledFunction {
     TensorList views = make_views(*entry, call, true);
     TensorList inputs;
     for (const Input& in : program->graph->inputs) inputs.push_back(find_input(in, *program->graph, call.tensors));
-    TensorList values = program->run->run(inputs);
+    TensorList values = program->run->run(std::move(inputs));
     TensorList leaves = make_leaves(*entry, values, call);
     Ref<CompiledNode> node;
     if (differentiable) node = make_replayed(*entry, std::move(*state), std::move(edges), values, leaves);

@@ -127,6 +127,7 @@ class CompiledNode final : public tutti::Node {
   std::string name() const override { return "compiled " + state_.entry->name; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;
+  void free_soon() override { last_ = true; }
   bool signature(std::string& key, TensorList& kept) const override;
 
   /// Of a call that ran the function itself: its own graph of nodes.
@@ -145,7 +146,7 @@ class CompiledNode final : public tutti::Node {
   CallState state_;
   std::unique_ptr<Trace> live_;
   std::vector<SavedTensor> saved_;
-  bool freed_ = false;
+  bool freed_ = false, last_ = false;
 };
 
 }  // namespace tutti::graph

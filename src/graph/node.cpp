@@ -124,7 +124,9 @@ void CompiledNode::run_graph(const Backward& backward, GradientBuffer& outputs, 
     std::lock_guard lock(state_.entry->mutex);  // `saved` may grow meanwhile
     for (const Input& in : graph.inputs) given.push_back(find_backward_input(in, graph, outputs, unpack));
   }
-  TensorList results = backward.program.run->run(given);
+  if (last_)
+    for (auto& s : saved_) s.reset();  // the graph lets go of them one by one
+  TensorList results = backward.program.run->run(std::move(given));
   for (size_t i = 0; i < inputs.size(); ++i)
     if (results[i].defined() && edges[i].node) inputs[i] = results[i];
 }

@@ -17,8 +17,9 @@ bool is_costly(const Operator& op) {
          static_cast<const pointwise::PointwiseOperator&>(op).signature.integers_to_float;
 }
 
-// A view costs nothing; a simple pointwise operator on values that are kept anyway costs a pass over memory, as reading
-// the kept result would, and saves that memory from forward to backward.
+// A view costs nothing. A simple pointwise operator on values that are kept anyway costs nothing either where only
+// pointwise operators use it, which can be one loop with it; that saves its memory from forward to backward. Others
+// would have to read it from memory, so that it is better kept there.
 class Partition {
  public:
   Partition(const Graph& forward, Graph& backward)
@@ -27,6 +28,7 @@ class Partition {
     for (const Input& in : backward.inputs) {
       if (in.origin != Origin::saved) continue;
       needed_.insert(in.index);
+      if (read_by_others(in.value)) in_memory_.insert(in.index);
       if (written_back[at(backward.memory_of(in.value))]) written_[at(forward.memory_of(in.index))] = true;
     }
   }
@@ -50,6 +52,11 @@ class Partition {
   }
 
  private:
+  bool read_by_others(ValueId v) const {
+    for (const Node& n : backward_.nodes)
+      if (std::find(n.inputs.begin(), n.inputs.end(), v) != n.inputs.end() && !(n.op && n.op->pointwise)) return true;
+    return false;
+  }
   const Node& producer(ValueId v) const { return forward_.nodes[at(forward_.values[at(v)].producer)]; }
   bool is_constant(ValueId v) const {
     const Input* in = forward_.input_of(v);
@@ -61,7 +68,7 @@ class Partition {
     const Node& n = producer(v);
     if (n.kind != Kind::call || n.has_effect() || n.outputs.size() != 1) return false;
     bool view = n.op->view_of >= 0;
-    if (!view && (!n.op->pointwise || is_costly(*n.op))) return false;
+    if (!view && (!n.op->pointwise || is_costly(*n.op) || in_memory_.count(v))) return false;
     for (ValueId u : n.inputs) {
       if (u == kNone) continue;
       if (written_[at(forward_.memory_of(u))]) return false;
@@ -122,8 +129,8 @@ class Partition {
 
   const Graph& forward_;
   Graph& backward_;
-  std::vector<bool> written_;  // memories of the forward graph that either graph writes
-  std::set<ValueId> needed_;
+  std::vector<bool> written_;             // memories of the forward graph that either graph writes
+  std::set<ValueId> needed_, in_memory_;  // in memory: read by more than pointwise operators
 };
 
 }  // namespace

@@ -541,5 +541,18 @@ TEST(Compile, WhatWasWrittenIsFreedWithoutABackwardPass) {
   EXPECT_LT(in_use() - before, 100'000);
 }
 
+// What pointwise operators alone want again is computed again; what costs more, or is read from memory anyway, is kept.
+TEST(Compile, OnlyWhatIsCheapIsComputedAgain) {
+  auto count_again = [](const char* name, auto f) {
+    auto compiled = compile(f);
+    Tensor x = leaf({4, 4}, 1), w = leaf({4, 4}, 2);
+    compiled(x, w).sum().backward();
+    return compiled.graphs().at(1)->count(name);
+  };
+  EXPECT_EQ(count_again("sub", [](const Tensor& x, const Tensor& w) { return (x - w).square(); }), 1u);
+  EXPECT_EQ(count_again("sub", [](const Tensor& x, const Tensor& w) { return matmul(x - w, w); }), 0u);
+  EXPECT_EQ(count_again("tanh", [](const Tensor& x, const Tensor& w) { return x.tanh().square() * w; }), 0u);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -34,13 +34,13 @@ Runner::Runner(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) {
 
 size_t Runner::run_fused(TensorList&, size_t) const { return 0; }
 
-TensorList Runner::run(const TensorList& inputs, const Host* host) const {
+TensorList Runner::run(TensorList inputs, const Host* host) const {
   NoGrad no_grad;
   ModeGuard plain(0, kAutocastMode);  // the graph has the casts in it
   Run r{TensorList(graph_->values.size()), std::vector<uint64_t>(graph_->nodes.size()), host};
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& in = graph_->inputs[i];
-    r.values[at(in.value)] = in.fresh ? inputs[i].clone() : inputs[i];
+    r.values[at(in.value)] = in.fresh ? inputs[i].clone() : std::move(inputs[i]);
   }
   for (size_t k = 0; k < graph_->nodes.size();) {
     size_t end = k + run_fused(r.values, k);

@@ -8,7 +8,7 @@ namespace tutti::graph {
 class Runner : public Executable {
  public:
   explicit Runner(std::shared_ptr<const Graph> graph);
-  TensorList run(const TensorList& inputs, const Host* host) const override;
+  TensorList run(TensorList inputs, const Host* host) const override;
 
  protected:
   const Graph& graph() const { return *graph_; }

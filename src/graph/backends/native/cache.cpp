@@ -58,6 +58,10 @@ void Cache::keep(const std::string& key, const std::string& object) const {
   }
   fs::rename(aside, path_of(key), error);
   if (error) fs::remove(aside, error);
+  // Looking at every file takes a while: a process does so first, and then whenever it has written some more.
+  static std::atomic<uintmax_t> unseen = UINTMAX_MAX / 2;
+  if ((unseen += object.size()) < limit_ / 16) return;
+  unseen = 0;
   make_room();
 }
 

@@ -17,7 +17,7 @@ class Cache {
   /// Truncated and changed files are found out by their digest.
   std::optional<std::string> find(const std::string& key) const;
   /// Written aside and renamed, so that nobody reads half of it. The files unused for longest go if all of them exceed
-  /// the limit.
+  /// the limit, of which a process may write a sixteenth more before it looks.
   void keep(const std::string& key, const std::string& object) const;
 
  private:

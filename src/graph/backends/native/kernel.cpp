@@ -100,6 +100,9 @@ class Writer {
         "(ptr noalias nocapture readonly %operands, ptr noalias nocapture readonly %strides, i64 %rows, i64 %count) "
         "{\n";
     label("entry");
+    if (isa_ != Isa::v4)
+      for (size_t k = 0; k < operands(); ++k)
+        line("%t{} = alloca {}, align 64", k, vector(stored(type(k).dtype), lanes_));
     for (size_t k = 0; k < operands(); ++k) {
       line("%p{0} = getelementptr ptr, ptr %operands, i64 {0}", k);
       line("%o{0} = load ptr, ptr %p{0}", k);
@@ -151,8 +154,28 @@ class Writer {
     line("%any = icmp sgt i64 %rest, 0");
     line("br i1 %any, label %last, label %row.end");
     label("last");
-    step("%whole", mask("%rest"));
+    isa_ == Isa::v4 ? step("%whole", mask("%rest")) : copied_step();
     line("br label %row.end");
+  }
+
+  // The rest of a row where few loads and stores can be masked: by way of memory that has room for a whole step.
+  void copied_step() {
+    declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)");
+    auto copy = [&](size_t k, bool out) {
+      std::string bytes = let("mul i64 %rest, {}", size_of(type(k).dtype)), at = address(k, "%whole");
+      std::string tile = fmt::format("%t{}", k);
+      line("call void @llvm.memcpy.p0.p0.i64(ptr {}, ptr {}, i64 {}, i1 false)", out ? at : tile, out ? tile : at,
+           bytes);
+    };
+    for (size_t k = 0; k < recipe_.inputs.size(); ++k) {
+      if (loop_.is_repeated(k)) continue;
+      line("store {0} zeroinitializer, ptr %t{1}", vector(stored(type(k).dtype), lanes_), k);
+      copy(k, false);
+    }
+    row_ = "t";
+    step("0", "");
+    row_ = "x";
+    for (size_t k = recipe_.inputs.size(); k < operands(); ++k) copy(k, true);
   }
 
   std::string mask(const char* rest) {
@@ -181,7 +204,7 @@ class Writer {
   // ---- Memory
 
   std::string address(size_t k, const std::string& index) {
-    return let("getelementptr {}, ptr %x{}, i64 {}", stored(type(k).dtype), k, index);
+    return let("getelementptr {}, ptr %{}{}, i64 {}", stored(type(k).dtype), row_, k, index);
   }
 
   Held load(size_t k, const std::string& index, const std::string& mask) {
@@ -220,7 +243,7 @@ class Writer {
     DType t = type(k).dtype;
     std::string memory = vector(stored(t), lanes_);
     std::string v = packed(t, held_.at(recipe_.outputs[k - recipe_.inputs.size()])), at = address(k, index);
-    if (mask.empty() && loop_.is_streamed())
+    if (mask.empty() && loop_.is_streamed() && *row_ == 'x')
       return line("store {} {}, ptr {}, align {}, !nontemporal !0", memory, v, at,
                   size_of(t) * static_cast<size_t>(lanes_));
     if (mask.empty()) return line("store {} {}, ptr {}, align {}", memory, v, at, size_of(t));
@@ -340,6 +363,7 @@ class Writer {
   Isa isa_;
   int lanes_ = 0, wide_ = 0;  // elements of a step; 64-bit elements of a register
   int next_ = 0;
+  const char* row_ = "x";  // where a step finds its operands: in the row, or in tiles
   std::string text_;
   std::set<std::string> declarations_;
   std::map<size_t, Held> repeated_;
