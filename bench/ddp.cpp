@@ -143,8 +143,11 @@ double peak(int ranks, bool wrapped) {
 struct Tower : nn::Module<Tower> {
   std::vector<nn::Linear> layers;
   TUTTI_FIELDS(layers)
-  Tower() {
-    for (int i = 0; i < 6; ++i) layers.emplace_back(1024, 1024);
+  explicit Tower(const std::function<void(nn::Linear&)>& made = {}) {
+    for (int i = 0; i < 6; ++i) {
+      layers.emplace_back(1024, 1024);
+      if (made) made(layers.back());
+    }
   }
   Tensor forward(Tensor x) {
     for (nn::Linear& layer : layers) x = relu(layer(x));
@@ -215,8 +218,7 @@ void report_devices(const bench::Options& options, int rounds, int steps) {
 }
 
 Tower sharded(bool reshard) {
-  Tower net;
-  for (nn::Linear& layer : net.layers) parallel::fully_shard(layer, {.reshard_after_forward = reshard});
+  Tower net([=](nn::Linear& layer) { parallel::fully_shard(layer, {.reshard_after_forward = reshard}); });
   parallel::fully_shard(net, {.reshard_after_forward = reshard});
   return net;
 }

@@ -90,7 +90,8 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   const uint64_t number_;
   Group group_;                       // the user's
   Group gather_, reduce_, replicas_;  // the same ranks: so that none of our collectives waits for another's kind
-  std::vector<ShardUnit*> units_;     // in the order in which they were made
+  std::unique_ptr<GradientPool> pool_;
+  std::vector<ShardUnit*> units_;  // in the order in which they were made
   // Backward may run in other threads than forward.
   mutable std::recursive_mutex mutex_;
   UnitOrder forward_, backward_;
