@@ -60,7 +60,7 @@ bench: deps  ## run a benchmark: NAME=ops (all without NAME), ARGS=..., PEERS=1 
 	@shopt -s nullglob; found=; \
 	for program in build/release/bench/bench_$(or $(NAME),*); do \
 	  [[ -f $$program && -x $$program ]] || continue; found=1; \
-	  $(if $(NAME),,echo "== $${program##*/bench_}";) "$$program" $(if $(MINUTES),--seconds $$(($(MINUTES) * 60))) $(ARGS); \
+	  $(if $(NAME),,echo "== $${program##*/bench_}";) "$$program" $(ARGS); \
 	done; [[ $$found ]] || echo "There are no benchmarks yet."
 
 format: deps-ci  ## format the C++ files
@@ -86,7 +86,7 @@ soak fuzz: deps
 	@shopt -s nullglob; found=; \
 	for program in build/release/tests/$@_*; do \
 	  [[ -f $$program && -x $$program ]] || continue; found=1; \
-	  echo "== $${program##*/}"; "$$program" $(ARGS); \
+	  echo "== $${program##*/}"; "$$program" $(if $(MINUTES),$(if $(filter soak,$@),--seconds $$(($(MINUTES) * 60)))) $(ARGS); \
 	done; [[ $$found ]] || echo "There are no $@ programs yet (tests/$@/*.cpp)."
 
 soak:  ## run the long-running programs of tests/soak: MINUTES=20 for each

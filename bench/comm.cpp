@@ -14,6 +14,7 @@
 
 #include "bench/parts/comm_scale.h"
 #include "bench/support/figure.h"
+#include "bench/support/ranks.h"
 #include "bench/support/run.h"
 #include "tutti/ops.h"
 
@@ -26,12 +27,6 @@ using Seconds = std::chrono::duration<double>;
 using Times = std::map<int64_t, std::vector<double>>;  // bytes → seconds a call, one for each round
 
 constexpr std::array<int64_t, 5> kSizes = {4, 4 << 10, 64 << 10, 4 << 20, 64 << 20};
-
-double median(std::vector<double> list) {
-  if (list.empty()) return NAN;
-  std::sort(list.begin(), list.end());
-  return list[list.size() / 2];
-}
 
 // Like the peer's program: five samples of about 30 ms each, their median. Seconds for each size.
 std::vector<double> measure(bool group_memory) {

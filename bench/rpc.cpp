@@ -1,27 +1,19 @@
 // What a call costs: an empty one, tensors there and back, many at once; between two threads and between two processes
 // of a host. PyTorch's RPC does the same work in two processes of its own (bench/peers/rpc_torch.py).
-#include <fmt/core.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <fstream>
-#include <memory>
+#include <cmath>
 
 #include "bench/support/figure.h"
+#include "bench/support/ranks.h"
 #include "bench/support/run.h"
 #include "tutti/tutti.h"
 
+using namespace bench;
 using namespace tutti;
 
 namespace {
 
-using bench::Want;
-
 int64_t next(int64_t x) { return x + 1; }
 Tensor echo(const Tensor& x) { return x; }
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// The median time of one of `count` calls of f, over rounds.
 template <class F>
@@ -33,8 +25,7 @@ double time_of(int rounds, int count, F f) {
     for (int i = 0; i < count; ++i) f();
     times.push_back((seconds() - begin) / count);
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return median(times);
 }
 
 double calls_a_second(int rounds, int count) {
@@ -63,78 +54,48 @@ std::vector<double> measure(bool quick) {
   return found;
 }
 
-using Spawn = void (*)(int, const std::function<void()>&, const SpawnOptions&);
-
-// Workers may be processes: what they found comes back by a file.
-std::vector<double> run(Spawn spawn, bool quick) {
-  char path[] = "/tmp/tutti-bench-XXXXXX";
-  if (::mkstemp(path) < 0) return {};
-  spawn(2,
-        [&] {
-          std::vector<double> found = measure(quick);
-          if (rank() != 0) return;
-          std::ofstream out(path);
-          for (double d : found) out << d << ' ';
-        },
-        {});
-  std::ifstream in(path);
-  std::vector<double> found;
-  for (double d; in >> d;) found.push_back(d);
-  std::remove(path);
+std::vector<double> all_figures(std::vector<double> found) {
   found.resize(kFigures, NAN);
   return found;
 }
 
-std::vector<double> run_torch(bool quick) {
-  std::vector<double> found;
-#ifdef TUTTI_BENCH_RPC_TORCH
-  std::string command =
-      fmt::format("OMP_NUM_THREADS=1 /usr/bin/python3 {} {} 2>/dev/null", TUTTI_BENCH_RPC_TORCH, quick ? 3 : 15);
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
-  for (double d = 0; pipe && std::fscanf(pipe.get(), "%lf", &d) == 1;) found.push_back(d);
-#else
-  (void)quick;
-#endif
-  found.resize(kFigures, NAN);
-  return found;
-}
-
-void report(const std::string& way, const std::vector<double>& t, const std::vector<double>& torch) {
+void report_way(const std::string& way, const std::vector<double>& t, const std::vector<double>& torch) {
   bool shm = way == "shm";
   auto gigabytes = [](double megabytes, double time) { return 2 * megabytes / 1e3 / time; };
-  bench::report({.name = "call_" + way,
-                 .value = t[0] * 1e6,
-                 .unit = "us",
-                 .peer = "pytorch",
-                 .peer_value = torch[0] * 1e6,
-                 .want = {Want::value_at_most, shm ? 10.0 : 3.0}});
-  bench::report({.name = "echo4_" + way,
-                 .value = t[1] * 1e3,
-                 .unit = "ms",
-                 .peer = "pytorch",
-                 .peer_value = torch[1] * 1e3,
-                 .want = {Want::ratio_at_most, 1.0}});
-  bench::report({.name = "echo16_" + way,
-                 .value = gigabytes(16, t[2]),
-                 .unit = "GB/s",
-                 .peer = "pytorch",
-                 .peer_value = gigabytes(16, torch[2]),
-                 .want = {Want::value_at_least, 8.0}});
-  bench::report({.name = "async_" + way,
-                 .value = t[3] / 1e3,
-                 .unit = "thousand/s",
-                 .peer = "pytorch",
-                 .peer_value = torch[3] / 1e3,
-                 .want = {Want::value_at_least, 200.0}});
+  report({.name = "call_" + way,
+          .value = t[0] * 1e6,
+          .unit = "us",
+          .peer = "pytorch",
+          .peer_value = torch[0] * 1e6,
+          .want = {Want::value_at_most, shm ? 10.0 : 3.0}});
+  report({.name = "echo4_" + way,
+          .value = t[1] * 1e3,
+          .unit = "ms",
+          .peer = "pytorch",
+          .peer_value = torch[1] * 1e3,
+          .want = {Want::ratio_at_most, 1.0}});
+  report({.name = "echo16_" + way,
+          .value = gigabytes(16, t[2]),
+          .unit = "GB/s",
+          .peer = "pytorch",
+          .peer_value = gigabytes(16, torch[2]),
+          .want = {Want::value_at_least, 8.0}});
+  report({.name = "async_" + way,
+          .value = t[3] / 1e3,
+          .unit = "thousand/s",
+          .peer = "pytorch",
+          .peer_value = torch[3] / 1e3,
+          .want = {Want::value_at_least, 200.0}});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Options options = bench::start(argc, argv, "rpc");
-  bench::print_header("rpc", {1}, "", "calls between two workers");
-  std::vector<double> torch = run_torch(options.quick);
+  bench::Options options = start(argc, argv, "rpc");
+  print_header("rpc", {1}, "", "calls between two workers");
+  auto torch = all_figures(numbers_of_python(TUTTI_BENCH_RPC_TORCH, options.quick ? "3" : "15"));
   for (auto [name, spawn] : {std::pair<const char*, Spawn>{"threads", spawn_ranks}, {"shm", spawn_processes}})
-    if (options.wants(name)) report(name, run(spawn, options.quick), torch);
-  bench::report_summary();
+    if (options.wants(name))
+      report_way(name, all_figures(numbers_of_ranks(spawn, 2, [&] { return measure(options.quick); })), torch);
+  report_summary();
 }

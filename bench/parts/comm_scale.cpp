@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/support/figure.h"
+#include "bench/support/ranks.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -20,11 +21,6 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 double now() { return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> list) {
-  std::sort(list.begin(), list.end());
-  return list.empty() ? NAN : list[list.size() / 2];
-}
 
 double resident_kib() {
   std::ifstream file("/proc/self/status");

@@ -20,7 +20,7 @@ class LeafSink final : public GradientSink {
       std::lock_guard lock(autograd_mutex(impl(leaf)));
       Tensor& grad = autograd_meta(leaf).grad;
       if (!grad.defined()) {
-        grad = own(leaf, std::move(gradient), recording);
+        grad = owned_gradient(leaf, std::move(gradient), recording);
         return;
       }
       if (!grad.is_sparse() && !requires_grad(impl(grad))) {
@@ -31,7 +31,7 @@ class LeafSink final : public GradientSink {
     // Sums that are new tensors are made outside of the lock, which freeing the old one may need; then it is seen
     // whether somebody else was faster.
     while (true) {
-      Tensor old = leaf.grad(), sum = old.defined() ? old + gradient : own(leaf, gradient, recording);
+      Tensor old = leaf.grad(), sum = old.defined() ? old + gradient : owned_gradient(leaf, gradient, recording);
       std::lock_guard lock(autograd_mutex(impl(leaf)));
       Tensor& grad = autograd_meta(leaf).grad;
       if (!grad.is_same(old)) continue;
@@ -47,30 +47,12 @@ class LeafSink final : public GradientSink {
   static void accumulate_traced(const Tensor& leaf, const Tensor& gradient, bool recording) {
     Tensor old = leaf.grad();
     if (!old.defined()) {
-      leaf.set_grad(own(leaf, gradient, recording));
+      leaf.set_grad(owned_gradient(leaf, gradient, recording));
     } else if (recording || old.is_sparse() || requires_grad(impl(old))) {
       leaf.set_grad(old + gradient);
     } else {
       old.add_(gradient);
     }
-  }
-  // The gradient as it is if nobody else can see or change it, else a copy.
-  static Tensor own(const Tensor& leaf, Tensor gradient, bool recording) {
-    if (recording) return gradient;
-    const TensorImpl* g = impl(gradient);
-    if (g->sparse) {
-      const TensorImpl* values = impl(g->sparse->values);
-      return g->references == 1 && values->references == 1 && values->storage->references == 1 ? gradient
-                                                                                               : clone(gradient);
-    }
-    bool dense_leaf = is_dense(leaf.sizes(), leaf.strides());
-    bool fits = dense_leaf ? g->strides == leaf.strides() || (g->contiguous && leaf.is_contiguous()) : g->contiguous;
-    bool mine = g->references == 1 && (g->storage->references == 1 || is_at_home(leaf, gradient));
-    if (fits && mine && !requires_grad(g)) return gradient;
-    Tensor copy = dense_leaf ? make_tensor(leaf.sizes(), leaf.strides(), gradient.dtype(), gradient.device())
-                             : make_tensor(leaf.sizes(), gradient.dtype(), gradient.device());
-    if (Tracer* tracer = tracing()) tracer->made(copy);
-    return copy.copy_(gradient.detach());
   }
 };
 
@@ -93,6 +75,26 @@ Tensor root_gradient(const Tensor& output, const Tensor& given, const char* oper
   return given.dtype() == output.dtype() ? given : cast(given, output.dtype());
 }
 
+}  // namespace
+
+Tensor owned_gradient(const Tensor& leaf, Tensor gradient, bool recording) {
+  if (recording) return gradient;
+  const TensorImpl* g = impl(gradient);
+  if (g->sparse) {
+    const TensorImpl* values = impl(g->sparse->values);
+    return g->references == 1 && values->references == 1 && values->storage->references == 1 ? gradient
+                                                                                             : clone(gradient);
+  }
+  bool dense_leaf = is_dense(leaf.sizes(), leaf.strides());
+  bool fits = dense_leaf ? g->strides == leaf.strides() || (g->contiguous && leaf.is_contiguous()) : g->contiguous;
+  bool mine = g->references == 1 && (g->storage->references == 1 || is_at_home(leaf, gradient));
+  if (fits && mine && !requires_grad(g)) return gradient;
+  Tensor copy = dense_leaf ? make_tensor(leaf.sizes(), leaf.strides(), gradient.dtype(), gradient.device())
+                           : make_tensor(leaf.sizes(), gradient.dtype(), gradient.device());
+  if (Tracer* tracer = tracing()) tracer->made(copy);
+  return copy.copy_(gradient.detach());
+}
+
 void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gradients, const char* operation) {
   check<GradError>(gradients.empty() || gradients.size() == outputs.size(), operation,
                    "{} gradients were given for {} outputs", gradients.size(), outputs.size());
@@ -100,8 +102,6 @@ void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gra
     task.add_root(gradient_edge(outputs[i]),
                   root_gradient(outputs[i], gradients.empty() ? Tensor() : gradients[i], operation));
 }
-
-}  // namespace
 
 GradientSink& gradient_sink() {
   static auto& leaf_sink = *new LeafSink;

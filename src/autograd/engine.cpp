@@ -82,7 +82,7 @@ void GraphTask::add_root(const Edge& edge, Tensor gradient) {
   if (edge.node) roots_.emplace_back(edge, std::move(gradient));
 }
 void GraphTask::capture(const Edge& edge) { captures_.push_back({edge.node, edge.output, {}, {}}); }
-void GraphTask::expect(const Ref<Node>& node) { expected_.push_back(node); }
+void GraphTask::expect(const Ref<Node>& node, uint32_t group) { expected_.emplace_back(node, group); }
 
 uint32_t GraphTask::find(const Node* node) const {
   size_t mask = table_.size() - 1;
@@ -112,15 +112,26 @@ uint32_t GraphTask::find_or_add(Node* node) {
   return static_cast<uint32_t>(pending_.size() - 1);
 }
 
-// Visits all nodes that the roots can reach and counts the edges into each.
-void GraphTask::prepare() {
-  grow_table();
-  for (auto& [edge, gradient] : roots_) ++pending_[find_or_add(edge.node.get())].dependencies;
-  for (auto& node : expected_) ++pending_[find_or_add(node.get())].dependencies;
-  for (uint32_t k = 0; k < pending_.size(); ++k) {
-    Node* node = pending_[k].node.get();
+// Visits nodes from `next` on, and those that they lead to.
+void GraphTask::count_edges(uint32_t& next, uint32_t group) {
+  for (; next < pending_.size(); ++next) {
+    pending_[next].group = group;
+    Node* node = pending_[next].node.get();
     for (auto& edge : node->edges)
       if (edge.node) ++pending_[find_or_add(edge.node.get())].dependencies;
+  }
+}
+
+// Visits all nodes that the roots can reach and counts the edges into each. A node belongs to the first group that
+// reaches it.
+void GraphTask::prepare() {
+  grow_table();
+  uint32_t next = 0;
+  for (auto& [edge, gradient] : roots_) ++pending_[find_or_add(edge.node.get())].dependencies;
+  count_edges(next, 0);
+  for (auto& [node, group] : expected_) {
+    ++pending_[find_or_add(node.get())].dependencies;
+    count_edges(next, group);
   }
   for (auto& c : captures_)
     if (c.node) pending_[find_or_add(c.node.get())].captured = true;
@@ -159,14 +170,14 @@ void GraphTask::push(uint32_t index) {
   if (threaded_) queue.wake.notify_one();
 }
 
-void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_t sequence, uint32_t edge) {
+void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, const Source& from) {
   Pending& p = pending_[index];
   if (apart(p)) [[unlikely]] {
-    p.arrivals.push_back({sequence, edge, output, std::move(gradient)});
+    p.arrivals.push_back({from, output, std::move(gradient)});
   } else if (gradient.defined()) {
     p.any = true;
     if (threaded_) {
-      p.arrivals.push_back({sequence, edge, output, std::move(gradient)});
+      p.arrivals.push_back({from, output, std::move(gradient)});
     } else {
       if (p.gradients.empty()) p.gradients.resize(p.node->outputs);
       add_gradient(p.gradients[output], std::move(gradient), options_.create_graph);
@@ -178,17 +189,14 @@ void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_
 
 // Adds up what several workers brought, in an order that does not depend on who came first.
 void GraphTask::settle(Pending& p) {
-  std::sort(p.arrivals.begin(), p.arrivals.end(),
-            [](auto& a, auto& b) { return a.sequence != b.sequence ? a.sequence > b.sequence : a.edge < b.edge; });
+  std::sort(p.arrivals.begin(), p.arrivals.end(), [](auto& a, auto& b) { return a.from < b.from; });
   p.gradients.resize(p.node->outputs);
   for (auto& a : p.arrivals) add_gradient(p.gradients[a.output], std::move(a.gradient), options_.create_graph);
   p.arrivals.clear();
 }
 
 void GraphTask::keep_apart(Pending& p) {
-  if (threaded_)
-    std::sort(p.arrivals.begin(), p.arrivals.end(),
-              [](auto& a, auto& b) { return a.sequence != b.sequence ? a.sequence > b.sequence : a.edge < b.edge; });
+  if (threaded_) std::sort(p.arrivals.begin(), p.arrivals.end(), [](auto& a, auto& b) { return a.from < b.from; });
   for (auto& a : p.arrivals)
     for (auto& c : captures_)
       if (c.node == p.node && c.output == a.output) c.arrived.push_back(a.gradient);
@@ -224,6 +232,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   Pending& p = pending_[index];
   Ref<Node> node = p.node;
   bool any = p.any, needed = p.needed, captured = p.captured;
+  uint32_t group = p.group;
   if (apart(p)) keep_apart(p);
   if (lock) lock->unlock();
   if (threaded_ && any) settle(p);
@@ -241,12 +250,14 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
         !tracer->node(*node, outputs.span(), inputs.span(), [&] { run_node(*node, outputs, inputs, how); }))
       run_node(*node, outputs, inputs, how);
     if (needed && !options_.keep_graph) node->free_saved();
+  } else {
+    node->no_gradient();
   }
   outputs.clear();
   if (lock) lock->lock();
   for (uint32_t i = 0; i < node->edges.size(); ++i) {
     const Edge& edge = node->edges[i];
-    if (edge.node) arrive(find(edge.node.get()), edge.output, std::move(inputs[i]), node->sequence, i);
+    if (edge.node) arrive(find(edge.node.get()), edge.output, std::move(inputs[i]), {group, node->sequence, i});
   }
   --outstanding_;
 }
@@ -283,17 +294,22 @@ void GraphTask::run_workers() {
   std::vector<Workers::Job> jobs;
   generator();  // made before the context is copied, so that all of them draw from one
   Context mine = context();
+  std::function<void()> here;
   for (auto& [key, queue] : queues_) {
     Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
-    jobs.push_back(
-        Workers::instance().start(device, [this, mine, device, pass = current_pass, &queue = queue]() mutable {
-          PassGuard inside(pass);
-          mine.device = device;
-          if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
-          ContextGuard guard(mine);
-          work(queue);
-        }));
+    auto serve = [this, mine, device, pass = current_pass, &queue = queue]() mutable {
+      PassGuard inside(pass);
+      mine.device = device;
+      if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
+      ContextGuard guard(mine);
+      work(queue);
+    };
+    if (device == mine.device && serves_itself(mine))
+      here = std::move(serve);
+    else
+      jobs.push_back(Workers::instance().start(device, std::move(serve)));
   }
+  if (here) serve_here(mine.device, here);
   for (auto& job : jobs) job.wait();
 }
 
@@ -304,7 +320,8 @@ void GraphTask::deliver(const Edge& edge, Tensor gradient) {
     early_.emplace_back(edge, std::move(gradient));
     return;
   }
-  arrive(find(edge.node.get()), edge.output, std::move(gradient), UINT64_MAX, 0);
+  uint32_t index = find(edge.node.get());
+  arrive(index, edge.output, std::move(gradient), {pending_[index].group, UINT64_MAX, 0});
 }
 
 void GraphTask::cancel(std::exception_ptr error) {
@@ -350,6 +367,50 @@ void GraphTask::run() {
   }
 }
 
+// What is there already arrives.
+void GraphTask::begin() {
+  prepared_ = true;
+  uint32_t root = 0;
+  for (auto* list : {&roots_, &early_})
+    for (auto& [edge, gradient] : *list) {
+      uint32_t index = find(edge.node.get());
+      arrive(index, edge.output, std::move(gradient), {pending_[index].group, UINT64_MAX, root++});
+    }
+}
+
+void GraphTask::open() {
+  std::lock_guard lock(mutex_);
+  prepare();
+  threaded_ = true;  // gradients come in any order
+  only_ = &queues_[0];
+  begin();
+}
+
+bool GraphTask::proceed() {
+  PassGuard outermost(this);
+  DepthGuard nested;
+  ModeGuard mode(options_.create_graph ? uint32_t{kGradMode} : 0, options_.create_graph ? kInferenceMode : kGradMode);
+  try {
+    std::unique_lock lock(mutex_);
+    while (!error_ && !only_->heap.empty()) {
+      std::pop_heap(only_->heap.begin(), only_->heap.end());
+      Ready next = only_->heap.back();
+      only_->heap.pop_back();
+      DeviceGuard there(pending_[next.index].node->device);
+      evaluate(next.index, &lock);
+    }
+    if (error_) std::rethrow_exception(error_);
+    if (outstanding_ > 0) return false;
+    lock.unlock();
+    run_callbacks(true);
+    return true;
+  } catch (...) {
+    cancel(std::current_exception());
+    run_callbacks(false);
+    throw;
+  }
+}
+
 void GraphTask::run_nodes() {
   // Passes started from within hooks nest; beyond a depth the stack is somebody else's.
   if (depth >= kMaxDepth) {
@@ -379,10 +440,7 @@ void GraphTask::run_nodes() {
     for (auto& p : pending_) queues_[device_key(p.node->device)];
     threaded_ = queues_.size() > 1 || !expected_.empty();
     if (!threaded_ && !queues_.empty()) only_ = &queues_.begin()->second;
-    prepared_ = true;
-    for (auto* list : {&roots_, &early_})
-      for (auto& [edge, gradient] : *list)
-        arrive(find(edge.node.get()), edge.output, std::move(gradient), UINT64_MAX, 0);
+    begin();
   }
   if (queues_.empty()) return;
   if (threaded_)

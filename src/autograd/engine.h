@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <vector>
 
 #include "autograd/homes.h"
@@ -36,29 +37,46 @@ class GraphTask {
   /// What came along each edge to a captured place, in order; undefined tensors where no gradient did.
   const TensorList& arrived(size_t k) const { return captures_[k].arrived; }
 
-  /// One more gradient for `node` will come by deliver(), from another thread; run() waits for it. Before run().
-  void expect(const Ref<Node>& node);
+  /// One more gradient for `node` will come by deliver(), from another thread; run() waits for it. Before run(). Nodes
+  /// that several threads made are not numbered in an order that means anything: each thread's nodes are a group,
+  /// numbered upwards from the roots' 0, and gradients that meet are added group by group. Groups come in order here.
+  void expect(const Ref<Node>& node, uint32_t group = 0);
   void deliver(const Edge& edge, Tensor gradient);
-  /// Ends the pass: run() throws this error.
+  /// Ends the pass: run(), or the next proceed(), throws this error.
   void cancel(std::exception_ptr error);
 
   /// Runs all of it: in this thread if one device takes part, else with a worker for each. Rethrows the first error.
   void run();
+  /// The same for callers that do not wait: after open(), proceed() runs what is ready, in this thread, and says
+  /// whether that was all of it. There may be more to do after a deliver(). One thread at a time; not again after an
+  /// error.
+  void open();
+  bool proceed();
   /// Whether gradients that reach leaves are accumulated there, as grad() does not.
   bool accumulates() const { return captures_.empty() || !options_.captures_only; }
 
  private:
+  /// Where a gradient came from. Those of the highest numbers come first, as they do where one thread runs all.
+  struct Source {
+    uint32_t group;
+    uint64_t sequence;
+    uint32_t edge;
+    friend bool operator<(const Source& a, const Source& b) {
+      return std::tie(a.group, b.sequence, a.edge) < std::tie(b.group, a.sequence, b.edge);
+    }
+  };
   struct Pending {
     Ref<Node> node;
     uint32_t dependencies = 0;  // edges into the node that have not yet brought their gradient
     bool needed = true;
     bool any = false;  // a gradient has arrived
     bool captured = false;
+    uint32_t group = 0;
     GradientBuffer gradients;
     // With several workers gradients arrive in any order; they are added in the order of the nodes that sent them.
     struct Arrival {
-      uint64_t sequence;
-      uint32_t edge, output;
+      Source from;
+      uint32_t output;
       Tensor gradient;
     };
     std::vector<Arrival> arrivals;
@@ -89,7 +107,9 @@ class GraphTask {
   void prepare();
   void find_needed();
   void push(uint32_t index);
-  void arrive(uint32_t index, uint32_t output, Tensor gradient, uint64_t sequence, uint32_t edge);
+  void begin();
+  void count_edges(uint32_t& next, uint32_t group);
+  void arrive(uint32_t index, uint32_t output, Tensor gradient, const Source& from);
   void settle(Pending& pending);
   void keep_apart(Pending& pending);
   bool apart(const Pending& p) const { return p.captured && !options_.captures_only && !options_.add_captures; }
@@ -103,8 +123,8 @@ class GraphTask {
   std::vector<uint32_t> table_;  // open addressing: index + 1 into pending_
   std::vector<std::pair<Edge, Tensor>> roots_;
   std::vector<Capture> captures_;
-  std::vector<Ref<Node>> expected_;
-  std::vector<std::pair<Edge, Tensor>> early_;  // delivered before run()
+  std::vector<std::pair<Ref<Node>, uint32_t>> expected_;  // and their groups
+  std::vector<std::pair<Edge, Tensor>> early_;            // delivered before run()
   bool prepared_ = false;
   uint64_t outstanding_ = 0;  // nodes that have yet to be evaluated
   bool threaded_ = false;
@@ -129,6 +149,13 @@ void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const
 /// well; if so, what f throws is thrown by the pass. False, and nothing will be called: there is no pass, or it is one
 /// of grad(), which accumulates nothing. Those of a lower `order` are called before others, whoever asked first.
 bool after_backward(std::function<void(bool well)> f, uint64_t order = 0);
+
+/// Roots for backward from `outputs`; undefined gradients, or none at all, stand for 1. Throws what cannot be.
+void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gradients, const char* operation);
+
+/// `gradient` as a sink may keep it for this leaf: as it is if nobody else can see or change it, else a copy. That of a
+/// dense leaf has the leaf's strides. `recording`: gradients of gradients are wanted, so that it stays what it is.
+Tensor owned_gradient(const Tensor& leaf, Tensor gradient, bool recording);
 
 /// Runs backward from these roots, accumulating leaves as usual, but gradients that reach `inputs` are returned instead
 /// and go no further.

@@ -47,6 +47,8 @@ void number_node(Node& node) {
   node.sequence = last_sequence = highest + 1;
 }
 
+uint64_t last_number() { return last_sequence; }
+
 void note_origin(Node& node) { node.origin = std::make_unique<std::string>(backtrace_text()); }
 
 SavedTensor::SavedTensor(const Tensor& tensor, bool is_output) : is_output_(is_output) {

@@ -78,6 +78,8 @@ class Node : public RefCounted, public memory::Pooled {
   virtual void before(GradientBuffer&) {}
   /// From the gradients of the outputs to those of the inputs, `inputs` having one place for each edge.
   virtual void run(GradientBuffer& outputs, GradientBuffer& inputs) = 0;
+  /// In place of run(): a pass has come this far and there is no gradient.
+  virtual void no_gradient() {}
   /// Lets go of what was saved; the node cannot run again.
   virtual void free_saved() {}
   /// For whoever captures whole passes: what the node is (two of one key do the same with the tensors they keep), and
@@ -108,6 +110,8 @@ Ref<T> make_node(Args&&... args) {
 }
 /// Numbers the node after those its edges lead to. Call when the edges are set.
 void number_node(Node& node);
+/// The last number that this thread has given.
+uint64_t last_number();
 /// In anomaly mode, remembers the calling place.
 void note_origin(Node& node);
 

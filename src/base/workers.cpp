@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/cores.h"
@@ -13,15 +15,15 @@ struct Workers::Worker {
   std::condition_variable wake;
   std::function<void()> body;
   std::shared_ptr<State> state;
-  Device device;
+  std::vector<int> cores;  // bound to these; empty: to none
   std::thread thread;
 };
 
 namespace {
-void bind_to(Device device) {
+void bind_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  for (int core : cores_list(device)) CPU_SET(core, &set);
+  for (int core : cores) CPU_SET(core, &set);
   // Only a preference: where the system refuses, the thread runs anywhere.
   (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
@@ -35,17 +37,20 @@ Workers& Workers::instance() {
 Workers::Job Workers::start(Device device, std::function<void()> body) {
   Job job;
   std::lock_guard lock(mutex_);
+  // A thread stays with its cores: the OpenMP threads it has started would not follow it to others.
+  std::vector<int> cores = device.is_cpu() ? cores_list(device) : std::vector<int>();
+  auto found = std::find_if(idle_.rbegin(), idle_.rend(), [&](Worker* w) { return w->cores == cores; });
+  bool fresh = found == idle_.rend();
   Worker* worker;
-  bool fresh = idle_.empty();
   if (fresh) {
     worker = all_.emplace_back(std::make_unique<Worker>()).get();
+    worker->cores = std::move(cores);
   } else {
-    worker = idle_.back();
-    idle_.pop_back();
+    worker = *found;
+    idle_.erase(std::next(found).base());
   }
   worker->body = std::move(body);
   worker->state = job.state_;
-  worker->device = device;
   if (fresh)
     worker->thread = std::thread([this, worker] { serve(*worker); });
   else
@@ -54,15 +59,14 @@ Workers::Job Workers::start(Device device, std::function<void()> body) {
 }
 
 void Workers::serve(Worker& worker) {
+  if (!worker.cores.empty()) bind_to(worker.cores);
   std::unique_lock lock(mutex_);
   while (true) {
     worker.wake.wait(lock, [&] { return stopping_ || worker.body; });
     if (!worker.body) return;
     auto body = std::exchange(worker.body, nullptr);
     auto state = std::exchange(worker.state, nullptr);
-    Device device = worker.device;
     lock.unlock();
-    if (device.is_cpu()) bind_to(device);
     body();
     body = nullptr;
     lock.lock();
@@ -73,6 +77,24 @@ void Workers::serve(Worker& worker) {
     }
     state->changed.notify_all();
   }
+}
+
+bool serves_itself(const Context& caller) { return caller.threads == 1 || cores_of(caller.device) == 1; }
+
+void serve_here(Device device, const std::function<void()>& body) {
+  cpu_set_t before;
+  bool known = pthread_getaffinity_np(pthread_self(), sizeof before, &before) == 0;
+  if (known && device.is_cpu()) bind_to(cores_list(device));
+  auto restore = [&] {
+    if (known) (void)pthread_setaffinity_np(pthread_self(), sizeof before, &before);
+  };
+  try {
+    body();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
 }
 
 Workers::~Workers() {

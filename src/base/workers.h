@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/context.h"
 #include "tutti/device.h"
 
 namespace tutti {
@@ -46,5 +47,13 @@ class Workers {
   std::vector<Worker*> idle_;
   bool stopping_ = false;
 };
+
+/// Whether a thread does better to serve its own device than to hand that over and wait, which costs two wake-ups. Not
+/// where it computes with several threads: the OpenMP threads that it has started are bound to no cores, and would take
+/// those of other devices' threads.
+bool serves_itself(const Context& caller);
+
+/// Runs `body` on the calling thread, meanwhile bound to the cores of `device`.
+void serve_here(Device device, const std::function<void()>& body);
 
 }  // namespace tutti

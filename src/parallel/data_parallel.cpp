@@ -104,19 +104,25 @@ void run_on(const Devices& devices, const std::function<void(size_t)>& body) {
   Generator::State numbers = generator().reserve(1);
   std::vector<std::exception_ptr> errors(n);
   std::vector<Workers::Job> jobs;
+  std::function<void()> here;
   for (size_t k = 0; k < n; ++k) {
     Context mine = context();
     mine.device = devices[k];
     mine.generator = std::make_shared<Generator>((numbers.seed + k + 1) * 0x9E3779B97F4A7C15u ^ numbers.position);
-    jobs.push_back(Workers::instance().start(devices[k], [&body, &errors, k, mine] {
+    auto serve = [&body, &errors, k, mine] {
       ContextGuard guard(mine);
       try {
         body(k);
       } catch (...) {
         errors[k] = std::current_exception();
       }
-    }));
+    };
+    if (!here && devices[k] == context().device && serves_itself(context()))
+      here = std::move(serve);
+    else
+      jobs.push_back(Workers::instance().start(devices[k], std::move(serve)));
   }
+  if (here) serve_here(context().device, here);
   for (Workers::Job& job : jobs) job.wait();
   for (size_t k = 0; k < n; ++k)
     if (errors[k]) comm::rethrow_with(errors[k], fmt::format("replica {} on {}: ", k, devices[k]));

@@ -407,7 +407,7 @@ void Answer::send() const {
   if (state_->sent.exchange(true)) return;
   Message& out = state_->out;
   out.kind = Kind::answer;
-  if (const MessageHooks* h = hooks()) {
+  if (const MessageHooks* h = hooks(); h && state_->context.distributed_autograd) {
     ContextGuard guard(state_->context);
     out.extension = h->outgoing(state_->agent->worker(state_->call.from).rank, Kind::answer, out.tensors);
   }
@@ -452,7 +452,7 @@ void Agent::handle(Message message) {
         ContextGuard guard(inside);
         h->incoming(worker(message.from).rank, message.kind, message.extension, message.tensors, inside);
       }
-    if (hooks()) state->context = inside;
+    if (inside.distributed_autograd) state->context = inside;
     ContextGuard guard(std::move(inside));
     check<CancelledError>(!stopped_.load() && !cancelled, kOperation,
                           "the call was cancelled, or worker '{}' has ended its session", worker(me_).name);

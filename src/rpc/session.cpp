@@ -17,6 +17,7 @@
 #include "comm/transport/transport.h"
 #include "io/descriptor.h"
 #include "rpc/agent.h"
+#include "rpc/autograd/part.h"
 #include "tutti/comm/objects.h"
 
 namespace tutti::rpc {
@@ -121,6 +122,7 @@ std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
     if (fresh) state->set_guest(nullptr);
     throw;
   }
+  dist_autograd::detail::attach(agent, rank, agent->context_);
   agent->monitor_ = std::jthread([a = agent.get()](const std::stop_token& stop) { a->run_monitor(stop); });
   // Nobody is called before it can answer.
   barrier({.group = agent->group_});

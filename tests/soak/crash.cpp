@@ -1,19 +1,39 @@
-// Kills writers of checkpoints a few thousand times: soak_crash [rounds] (--short: a few, for the tests).
+// Kills writers of checkpoints again and again.
+//
+//   soak_crash [--rounds 5000] [--seconds 0]     (--short: a few, for the tests; seconds: until they are over)
 #include "tests/support/crash.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
-#include <string_view>
+#include <string>
 
 int main(int argc, char** argv) {
-  bool brief = argc > 1 && std::string_view(argv[1]) == "--short";
-  int rounds = brief ? 20 : argc > 1 ? std::atoi(argv[1]) : 5000;
+  int rounds = 5000;
+  double seconds = 0;
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    auto next = [&] { return i + 1 < argc ? argv[++i] : ""; };
+    if (word == "--short")
+      rounds = 20;
+    else if (word == "--rounds")
+      rounds = std::atoi(next());
+    else if (word == "--seconds")
+      seconds = std::atof(next());
+    else
+      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
+  }
   unsigned seed = std::random_device()();
-  auto result = tutti::test::crash_writers(rounds, seed);
-  std::printf("%d writers killed (seed %u), %d of them after they had written a newer checkpoint\n", result.kills, seed,
-              result.replaced);
-  if (result.failure.empty()) return 0;
-  std::printf("FAILED: %s\n", result.failure.c_str());
-  return 1;
+  int kills = 0, replaced = 0;
+  auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  do {
+    auto result = tutti::test::crash_writers(seconds > 0 ? 100 : rounds, seed++);
+    kills += result.kills;
+    replaced += result.replaced;
+    if (!result.failure.empty()) return std::printf("FAILED: %s (seed %u)\n", result.failure.c_str(), seed - 1), 1;
+  } while (std::chrono::steady_clock::now() < end);
+  std::printf("%d writers killed (last seed %u), %d of them after they had written a newer checkpoint\n", kills,
+              seed - 1, replaced);
+  return 0;
 }

@@ -13,12 +13,6 @@
 #include "comm/transport/shm.h"
 
 namespace tutti::comm {
-namespace {
-
-int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
-
-}  // namespace
-
 void SharedWorld::fail(int rank, const std::string& error_kind, const std::string& error_text) {
   uint32_t expected = 0;
   if (!failing.compare_exchange_strong(expected, 1)) return;
@@ -101,13 +95,14 @@ void ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call)
   std::lock_guard lock(noting_);  // several threads may use the rank's groups
   LastCall& last = shared().member(rank_).last;
   uint64_t version = last.version.load(std::memory_order_relaxed);
-  last.version.store(version + 1);
+  last.version.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   last.group = group;
   last.number = number;
-  last.when = now_ns();
+  last.when = ticks_now();
   last.known = true;
   last.call = call;
-  last.version.store(version + 2);
+  last.version.store(version + 2, std::memory_order_release);
 }
 
 std::string ProcessWorld::last_call(int rank, uint64_t group) const {
@@ -119,11 +114,11 @@ std::string ProcessWorld::last_call(int rank, uint64_t group) const {
     uint64_t of_group = last.group, number = last.number;
     int64_t when = last.when;
     bool known = last.known;
+    std::atomic_thread_fence(std::memory_order_acquire);
     if (last.version.load() != version) continue;
     if (!known) return "it has called nothing";
     return fmt::format("its last call was collective {} of {} group, {}, {:.3g} s ago", number,
-                       of_group == group ? "this" : "another", describe(facts),
-                       1e-9 * static_cast<double>(now_ns() - when));
+                       of_group == group ? "this" : "another", describe(facts), TickScale().seconds_since(when));
   }
   return "it is busy calling";
 }

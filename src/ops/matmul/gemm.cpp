@@ -5,9 +5,9 @@
 // threads. Calling it for pieces of fixed size, on one thread each, cures the latter alone, and costs up to 8 %
 // (2048³). The kernel of gemm.isa.cpp, cut as below, was measured against the bare sgemm on one core of an EPYC (family
 // 25, model 17, AVX-512; medians in GFLOP/s, ours first):
-//   1024³ 107 and 109, with b transposed 106 and 106, with a transposed 99 and 106; 512³ 108 and 112;
-//   64×1024×1024 98 and 106, b transposed 89 and 72; 128×768×3072 101 and 100, b transposed 98 and 98;
-//   8×64×64 77 and 71; 96 products of 64³ 98 and 94, b transposed 93 and 72.
+//   1024³ 109 and 110, with b transposed 108 and 108, with a transposed 105 and 109; 512³ 111 and 114;
+//   256³ 112 and 111; 64×1024×1024 105 and 109, b transposed 90 and 73; 128×768×3072 105 and 102, b transposed 104 and
+//   88; 8×64×64 77 and 71; 96 products of 64³ 98 and 94, b transposed 93 and 72.
 // So f32 goes the way of all dtypes, with one result everywhere. Should oneDNN be used for bf16 one day: its 2.6.3 dies
 // with an illegal instruction where a hypervisor hides CPUID leaf 0x1D but not AMX; cap its instruction set there
 // first.

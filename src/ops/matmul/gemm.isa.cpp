@@ -23,6 +23,8 @@ constexpr int kVectors = 3;
 constexpr int64_t kDepth = 384;             // the largest block of k; even, so that no complex number is cut
 constexpr int64_t kBlockBytes = 384 << 10;  // of b, copied: stays in the second-level cache
 constexpr int64_t kFewRows = 4 * kRows;     // up to here b is used too seldom to pay for a copy
+constexpr int64_t kSomeRows = 32 * kRows;   // and up to here where its rows are near
+constexpr int64_t kNear = 4096;             // bytes; what lies further apart meets in the same places of the caches
 constexpr int64_t kGroup = 4;               // tiles of a copied together
 constexpr int64_t kAhead = 4;               // rows of b prefetched while one is copied
 
@@ -210,8 +212,8 @@ class Multiplication {
         element_(static_cast<int64_t>(size_of(p.dtype))),
         tiles_((p.rows + kRows - 1) / kRows),
         converts_(p.dtype != products::compute_dtype(p.dtype)),
-        few_rows_(p.rows <= kFewRows),
-        a_in_place_(!converts_ && p.a.column == 1),
+        few_rows_(p.rows <= kFewRows || (p.rows <= kSomeRows && near(p.b.row))),
+        a_in_place_(!converts_ && (p.a.column == 1 || (parts_ == 1 && p.a.row == 1 && near(p.a.column)))),
         b_by_rows_(!converts_ && p.b.column == 1 && parts_ == 1) {
     if (converts_) convert_ = converter(products::compute_dtype(p.dtype), p.dtype);
   }
@@ -254,6 +256,7 @@ class Multiplication {
     }
   };
 
+  bool near(int64_t stride) const { return stride * element_ <= kNear && stride * element_ >= -kNear; }
   static int64_t padded(int64_t columns) { return (columns + kLanes<T> - 1) / kLanes<T> * kLanes<T>; }
 
   // How many columns the sliver at s takes of `columns`: three vectors, but at the end two and two rather than three
@@ -381,7 +384,7 @@ class Multiplication {
       if (a_in_place_) {
         t.a = static_cast<const T*>(at(p_.a, i, k / parts_).data);
         t.a_row = p_.a.row * parts_;
-        t.a_column = 1;
+        t.a_column = p_.a.column;  // which is 1 for complex numbers, whose parts lie side by side
       } else if (r % kGroup == 0) {
         pack_group(r, k, depth, a_copy_);
       }

@@ -1,0 +1,83 @@
+// One backward pass over many workers.
+//
+// Note [A distributed pass]
+// Not everything that was sent has a part in every pass, so nobody knows in advance which gradients will come. A pass
+// has two halves. In the first, the worker that begins it looks which ReceiveNodes its losses lead to, and tells the
+// senders (mark); they look where the marked SendNodes lead, and tell others; each answers when those it has told have
+// answered. When all have, every worker knows exactly which of its SendNodes will get gradients, and who takes part is
+// known. In the second half each worker runs one GraphTask, which expects those. It runs what it can, without waiting
+// (GraphTask::proceed), whenever gradients arrive, on the thread that brings them. The worker that began the pass has a
+// call to each of the others (run_pass) that is answered when that worker's task is through, or fails as it does, or as
+// the worker is lost.
+//
+// Gradients may arrive before that call does, and after the pass has failed.
+#pragma once
+
+#include <optional>
+#include <unordered_set>
+
+#include "autograd/engine.h"
+#include "rpc/autograd/part.h"
+
+namespace tutti::dist_autograd::detail {
+
+class Pass : public std::enable_shared_from_this<Pass> {
+ public:
+  Pass(std::shared_ptr<Part> part, const PassHead& head, const std::shared_ptr<rpc::detail::Agent>& agent);
+  /// The one that the calling thread runs nodes of; null: none.
+  static std::shared_ptr<Pass> current();
+
+  ContextId context() const { return part_->id; }
+  const PassHead& head() const { return head_; }
+
+  // ---- The first half
+  /// Where it begins. `path`: of what begins it. Returns the ranks that take part beside this one.
+  rpc::Future<std::vector<int>> start(const TensorList& losses, const TensorList& gradients, const Path& path);
+  /// These will get gradients. Returns the ranks that take part because of that.
+  rpc::Future<std::vector<int>> mark(const std::vector<std::string>& keys);
+
+  // ---- The second half
+  void begin();
+  /// Runs what is ready, unless another thread is at it, which then sees what is new.
+  void proceed();
+  void deliver(const std::string& key, TensorList gradients);
+  void send_back(const ReceiveNode& node, TensorList gradients);
+  /// Ends it with this error, unless it has ended.
+  void abort(const std::exception_ptr& error);
+  bool ended() const;
+  rpc::Future<> done() const { return done_.future(); }
+
+ private:
+  using Marks = std::map<int, std::vector<std::string>>;  // keys, by the rank to tell
+  void explore(Node* from, Marks& marks);
+  rpc::Future<std::vector<int>> tell(const Marks& marks);
+  void step();
+  void end(const std::exception_ptr& error);
+
+  const std::shared_ptr<Part> part_;
+  const PassHead head_;
+  const std::weak_ptr<rpc::detail::Agent> agent_;
+  const rpc::Promise<void> done_;
+
+  mutable std::mutex mutex_;
+  bool starts_here_ = false, begun_ = false, ended_ = false;
+  tutti::Context context_;  // in which nodes are run
+  Path path_;        // of what began it, where that was here
+  std::shared_ptr<GraphTask> task_;
+  std::unordered_set<const Node*> visited_;
+  std::unordered_set<const ReceiveNode*> reached_;  // which have not sent yet
+  std::unordered_map<std::string, Ref<SendNode>> expected_;
+  std::unordered_set<std::string> arrived_;
+  std::atomic<uint32_t> wanted_{0};  // times that there was something new, since it was looked
+};
+
+// ---- What workers say to each other
+
+rpc::Future<std::vector<int>> mark_sends(ContextId context, const PassHead& head, const std::vector<std::string>& keys);
+rpc::Future<> run_pass(ContextId context, uint64_t number);
+void take_gradients(ContextId context, uint64_t number, const std::string& key, const TensorList& gradients);
+void join_context(ContextId context);
+void release_context(ContextId context, uint64_t oldest, const std::string& why);
+void fail_context(ContextId context, const std::string& why);
+
+}  // namespace tutti::dist_autograd::detail
