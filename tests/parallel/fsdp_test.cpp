@@ -406,6 +406,24 @@ TUTTI_RANK_TEST(Fsdp, Norms) {
   EXPECT_THROW(parallel::clip_grad_norm_(net.parameters(), 1, {.error_if_nonfinite = true}), ValueError);
 }
 
+TUTTI_RANK_TEST(Fsdp, OverflowReachesAll) {
+  Mlp net = seeded<Mlp>();
+  shard(net);
+  optim::SGD sgd(net.parameters(), {.lr = 0.1});
+  amp::GradScaler scaler({.scale = 4});
+  Tensor x = numbers({2, 6}, 1);
+  for (bool overflow : {false, true, false}) {
+    sgd.zero_grad();
+    scaler.scale(loss_of(net(x), x)).backward();
+    // On the rank that has the first weight.
+    if (overflow && rank() == 0) net.first.weight.grad()[0].fill_(INFINITY);
+    parallel::spread_overflow(net.parameters());
+    EXPECT_EQ(scaler.step(sgd), !overflow);
+    scaler.update();
+  }
+  EXPECT_EQ(scaler.scale(), 2) << "on every rank";
+}
+
 // ---- Options
 
 // What one process does by hand: parameters in bf16 for a step in bf16, and f32 ones that are stepped.

@@ -239,8 +239,8 @@ bool ShardFamily::begin_pass() {
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
   check<ValueError>(!grad_enabled(), kName,
                     "gradients of gradients (create_graph) do not pass through parameters that are freed meanwhile");
-  // Of all units at once: a rank may have nothing of the one whose backward comes first.
-  for (const ShardUnit* u : units_)
+  // Of all units of the last forward at once: a rank may have nothing of the one whose backward comes first.
+  for (const ShardUnit* u : forward_.now())
     check<VersionError>(u->pending == 0 || u->version == u->shard_version(), "backward",
                         "the parameters of {} have been changed since its forward, whose values backward needs: step "
                         "optimizers after backward",
