@@ -208,7 +208,7 @@ std::vector<double> measure_sharded(int rounds, int steps) {
 
 // The most memory of a rank, in MiB.
 double peak_sharded(int ranks, int how) {
-  auto found = run_ranks(spawn_processes, ranks, [&]() -> std::vector<double> {
+  auto found = numbers_of_ranks(spawn_processes, ranks, [&]() -> std::vector<double> {
     set_num_threads(1);
     auto run = [](auto trainer) {
       for (int i = 0; i < 6; ++i) trainer.step();
@@ -225,21 +225,21 @@ double peak_sharded(int ranks, int how) {
 void report_sharded(const bench::Options& options, int rounds, int steps) {
   if (options.wants("fsdp_memory_2")) {
     double ddp = peak_sharded(2, 0), kept = peak_sharded(2, 1), freed = peak_sharded(2, 2);
-    bench::report({.name = "fsdp_memory_2",
-                   .value = kept / ddp,
-                   .unit = "times",
-                   .want = {Want::value_at_most, 1.0},
-                   .extra = {{"ddp_mib", ddp}, {"fsdp_mib", kept}, {"fsdp_freed_mib", freed}}});
+    report({.name = "fsdp_memory_2",
+            .value = kept / ddp,
+            .unit = "times",
+            .want = {Want::value_at_most, 1.0},
+            .extra = {{"ddp_mib", ddp}, {"fsdp_mib", kept}, {"fsdp_freed_mib", freed}}});
   }
   for (auto [name, spawn] : {std::pair<const char*, Spawn>{"threads", spawn_ranks}, {"shm", spawn_processes}}) {
     std::string figure = fmt::format("fsdp_{}_2", name);
     if (!options.wants(figure)) continue;
-    auto t = run_ranks(spawn, 2, [&] { return measure_sharded(rounds, steps); });
-    bench::report({.name = figure,
-                   .value = t.at(0),
-                   .unit = "times",
-                   .want = bench::cores() >= 2 ? Want{Want::value_at_most, 1.15} : Want{},
-                   .extra = {{"ddp_ms", t[1]}, {"fsdp_ms", t[2]}, {"fsdp_freed_ms", t[3]}}});
+    auto t = numbers_of_ranks(spawn, 2, [&] { return measure_sharded(rounds, steps); });
+    report({.name = figure,
+            .value = t.at(0),
+            .unit = "times",
+            .want = bench::cores() >= 2 ? Want{Want::value_at_most, 1.15} : Want{},
+            .extra = {{"ddp_ms", t[1]}, {"fsdp_ms", t[2]}, {"fsdp_freed_ms", t[3]}}});
   }
 }
 

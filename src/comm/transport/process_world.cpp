@@ -69,6 +69,10 @@ void ProcessWorld::watch() {
     if (failing_since_ == Clock::time_point()) failing_since_ = Clock::now();
     if (Clock::now() - failing_since_ > std::chrono::seconds(1)) shared().failed.store(1);
   }
+  auto killed = [&](int r) {
+    fail(r,
+         fmt::format("its process {} was killed, or ended without leaving its world", shared().member(r).pid.load()));
+  };
   std::vector<pollfd> polls;
   std::vector<int> ranks;
   for (int r = 0; r < size_; ++r) {
@@ -77,8 +81,7 @@ void ProcessWorld::watch() {
     if (r == rank_ || member.pid.load() == 0) continue;
     if (fd < 0) {
       fd = static_cast<int>(::syscall(SYS_pidfd_open, member.pid.load(), 0));
-      if (fd < 0 && errno == ESRCH && !member.ended.load())
-        fail(r, fmt::format("its process {} is no more", member.pid.load()));
+      if (fd < 0 && errno == ESRCH && !member.ended.load()) killed(r);  // and is no more
     }
     if (fd < 0) continue;
     polls.push_back({fd, POLLIN, 0});
@@ -86,9 +89,7 @@ void ProcessWorld::watch() {
   }
   if (polls.empty() || ::poll(polls.data(), polls.size(), 0) <= 0) return;
   for (size_t k = 0; k < polls.size(); ++k)
-    if (polls[k].revents && !has_ended(ranks[k]))
-      fail(ranks[k], fmt::format("its process {} was killed, or ended without leaving its world",
-                                 shared().member(ranks[k]).pid.load()));
+    if (polls[k].revents && !has_ended(ranks[k])) killed(ranks[k]);
 }
 
 void ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call) {
