@@ -83,7 +83,6 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   void finish_pass();
   void finish_without_averages();
   std::vector<uint8_t> exchange_flags();
-  void find_buffers(const nn::ModuleBase& module);
   void sync_buffers();
 
   FullyShardOptions options_;
