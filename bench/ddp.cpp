@@ -102,9 +102,6 @@ double peak(int ranks, bool wrapped) {
 struct Tower : nn::Module<Tower> {
   std::vector<nn::Linear> layers;
   TUTTI_FIELDS(layers)
-  Tower() {
-    for (int i = 0; i < 6; ++i) layers.emplace_back(1024, 1024);
-  }
   Tensor forward(Tensor x) {
     for (nn::Linear& layer : layers) x = relu(layer(x));
     return x;
@@ -175,9 +172,17 @@ void report_devices(const bench::Options& options, int rounds, int steps) {
           .want = cores ? Want{Want::value_at_most, 3} : Want{}});
 }
 
+Tower whole() {
+  Tower net;
+  for (int i = 0; i < 6; ++i) net.layers.emplace_back(1024, 1024);
+  return net;
+}
 Tower sharded(bool reshard) {
   Tower net;
-  for (nn::Linear& layer : net.layers) parallel::fully_shard(layer, {.reshard_after_forward = reshard});
+  for (int i = 0; i < 6; ++i) {
+    net.layers.emplace_back(1024, 1024);
+    parallel::fully_shard(net.layers.back(), {.reshard_after_forward = reshard});
+  }
   parallel::fully_shard(net, {.reshard_after_forward = reshard});
   return net;
 }
@@ -187,7 +192,7 @@ Tower sharded(bool reshard) {
 std::vector<double> measure_sharded(int rounds, int steps) {
   set_num_threads(1);
   manual_seed(1);
-  Trainer ddp{parallel::DistributedDataParallel(Tower())};
+  Trainer ddp{parallel::DistributedDataParallel(whole())};
   Trainer kept{sharded(false)}, freed{sharded(true)};
   std::vector<double> a, b, c, ratios;
   for (int i = -1; i < rounds; ++i) {
@@ -209,7 +214,7 @@ double peak_sharded(int ranks, int how) {
       for (int i = 0; i < 6; ++i) trainer.step();
     };
     if (how == 0)
-      run(Trainer{parallel::DistributedDataParallel(Tower())});
+      run(Trainer{parallel::DistributedDataParallel(whole())});
     else
       run(Trainer{sharded(how == 2)});
     return {resident("VmHWM:") - resident("RssShmem:") * (ranks - 1) / ranks};

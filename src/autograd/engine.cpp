@@ -165,7 +165,10 @@ void GraphTask::find_needed() {
 void GraphTask::push(uint32_t index) {
   Node* node = pending_[index].node.get();
   Queue& queue = only_ ? *only_ : queues_[device_key(node->device)];
-  queue.heap.push_back({node->sequence, index});
+  // Leaves come first: whoever waits for a gradient gets it as soon as it is known, even if the leaf's node is an old
+  // one that another graph has kept alive.
+  uint64_t first = node->edges.empty() ? uint64_t{1} << 63 : 0;
+  queue.heap.push_back({node->sequence | first, index});
   std::push_heap(queue.heap.begin(), queue.heap.end());
   if (threaded_) queue.wake.notify_one();
 }

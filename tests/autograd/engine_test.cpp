@@ -48,6 +48,21 @@ struct Throws : Function<Throws> {
   TensorList backward(const TensorList&) { throw OwnError{42}; }
 };
 
+TEST(Engine, LeavesGetTheirGradientsAtOnce) {
+  Tensor w = ones({2}, {.requires_grad = true}), v = ones({2}, {.requires_grad = true});
+  std::string order;
+  w.register_post_accumulate_hook([&](const Tensor&) { order += "w"; });
+  v.register_post_accumulate_hook([&](const Tensor&) { order += "v"; });
+  Tensor old = w * 2;  // of a step before, still alive: the node of w is older than all others
+  Tensor between = tanh(v);
+  between.register_hook([&](const Tensor&) {
+    order += "-";
+    return Tensor();
+  });
+  (between * w).sum().backward();
+  EXPECT_EQ(order, "w-v");
+}
+
 TEST(Engine, ErrorsReachTheCallerUnchanged) {
   Tensor x = ones({2}, {.requires_grad = true});
   try {

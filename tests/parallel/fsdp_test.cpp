@@ -375,7 +375,7 @@ TUTTI_RANK_TEST(Fsdp, WrongUse) {
   }
   EXPECT_THROW(net.load_state_dict(seeded<Mlp>().state_dict()), ValueError);
   EXPECT_THROW(net.last(numbers({2, 8}, 1)), ValueError) << "part of the unit that is the whole net";
-  EXPECT_THROW(parallel::no_sync(seeded<Mlp>()), ValueError);
+  EXPECT_THROW(std::ignore = parallel::no_sync(seeded<Mlp>()), ValueError);
   EXPECT_THROW(fully_shard(net, {.prefetch = -1}), ValueError);
   EXPECT_THROW(fully_shard(net, {.mixed = {.parameters = i64}}), DTypeError);
   net.to(f32);
@@ -404,6 +404,24 @@ TUTTI_RANK_TEST(Fsdp, Norms) {
   if (net.last.bias.numel()) net.last.bias.grad().fill_(NAN);
   EXPECT_TRUE(std::isnan(parallel::grad_norm(net.parameters())));
   EXPECT_THROW(parallel::clip_grad_norm_(net.parameters(), 1, {.error_if_nonfinite = true}), ValueError);
+}
+
+TUTTI_RANK_TEST(Fsdp, OverflowReachesAll) {
+  Mlp net = seeded<Mlp>();
+  shard(net);
+  optim::SGD sgd(net.parameters(), {.lr = 0.1});
+  amp::GradScaler scaler({.scale = 4});
+  Tensor x = numbers({2, 6}, 1);
+  for (bool overflow : {false, true, false}) {
+    sgd.zero_grad();
+    scaler.scale(loss_of(net(x), x)).backward();
+    // On the rank that has the first weight.
+    if (overflow && rank() == 0) net.first.weight.grad()[0].fill_(INFINITY);
+    parallel::spread_overflow(net.parameters());
+    EXPECT_EQ(scaler.step(sgd), !overflow);
+    scaler.update();
+  }
+  EXPECT_EQ(scaler.scale(), 2) << "on every rank";
 }
 
 // ---- Options

@@ -84,6 +84,9 @@ void set_samples(const nn::ModuleBase& module, double count);
 /// must call it. Parameters that are not sharded may be among them.
 double clip_grad_norm_(const TensorList& parameters, double max_norm, const optim::ClipOptions& options = {});
 double grad_norm(const TensorList& parameters, double p = 2);
+/// For amp::GradScaler, after backward: it skips steps whose gradients are infinite or NaN, and sees this rank's parts.
+/// If there is such a number on any rank, there is one on every rank then.
+void spread_overflow(const TensorList& parameters);
 
 // ---- Checkpoints. All ranks must call these.
 

@@ -143,6 +143,15 @@ void ShardFamily::open_channels() {
   gather_ = same_ranks(group_);
   reduce_ = same_ranks(group_);
   if (options_.replicas.defined()) replicas_ = same_ranks(options_.replicas);
+  if (gather_.transport() != "shm") return;  // others have no memory in which nothing needs to be copied
+  int64_t largest = 0;
+  for (ShardUnit* u : units_)
+    for (ShardFlat& flat : u->flats) {
+      flat.move_shards({.group = gather_, .timeout = options_.timeout, .place = options_.place});
+      largest = std::max(largest, u->outermost ? 0 : flat.gradient_bytes());
+    }
+  pool_ = std::make_unique<GradientPool>(
+      largest, GroupMemoryOptions{.group = reduce_, .timeout = options_.timeout, .place = options_.place});
 }
 
 // ---- Forward
@@ -165,6 +174,7 @@ void ShardFamily::free_all() {
 void ShardFamily::before_forward(ShardUnit& unit, nn::ModuleBase& module, TensorList& inputs) {
   std::lock_guard lock(mutex_);
   if (depth_ == 0 && !pass_) {
+    unit.outermost = true;
     open_channels();
     free_all();  // what is still there need not be what the shards are now
     forward_.begin();
@@ -229,8 +239,8 @@ bool ShardFamily::begin_pass() {
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
   check<ValueError>(!grad_enabled(), kName,
                     "gradients of gradients (create_graph) do not pass through parameters that are freed meanwhile");
-  // Of all units at once: a rank may have nothing of the one whose backward comes first.
-  for (const ShardUnit* u : units_)
+  // Of all units of the last forward at once: a rank may have nothing of the one whose backward comes first.
+  for (const ShardUnit* u : forward_.now())
     check<VersionError>(u->pending == 0 || u->version == u->shard_version(), "backward",
                         "the parameters of {} have been changed since its forward, whose values backward needs: step "
                         "optimizers after backward",
@@ -251,7 +261,7 @@ void ShardFamily::before_backward(ShardUnit& unit) {
   start_due();
   gather(unit, backward_, accumulates);
   if (accumulates && unit.pending <= 1)
-    for (ShardFlat& flat : unit.flats) flat.offer_homes();
+    for (ShardFlat& flat : unit.flats) flat.offer_homes(unit.outermost ? nullptr : pool_.get());
 }
 
 void ShardFamily::after_backward_of(ShardUnit& unit, const TensorList& grad_inputs) {

@@ -83,14 +83,14 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   void finish_pass();
   void finish_without_averages();
   std::vector<uint8_t> exchange_flags();
-  void find_buffers(const nn::ModuleBase& module);
   void sync_buffers();
 
   FullyShardOptions options_;
   const uint64_t number_;
   Group group_;                       // the user's
   Group gather_, reduce_, replicas_;  // the same ranks: so that none of our collectives waits for another's kind
-  std::vector<ShardUnit*> units_;     // in the order in which they were made
+  std::unique_ptr<GradientPool> pool_;
+  std::vector<ShardUnit*> units_;  // in the order in which they were made
   // Backward may run in other threads than forward.
   mutable std::recursive_mutex mutex_;
   UnitOrder forward_, backward_;

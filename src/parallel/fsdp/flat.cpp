@@ -73,6 +73,19 @@ bool ShardFlat::trainable() const {
 
 // ---- Parameters
 
+void ShardFlat::move_shards(const GroupMemoryOptions& memory) {
+  // What is cast before it is sent is sent from elsewhere.
+  if (shard_.dtype() != whole_.dtype() || !(shard_.device() == Device())) return;
+  NoGrad guard;
+  check_shards();
+  GroupMemoryOptions wanted = memory;
+  wanted.dtype = shard_.dtype();
+  Tensor moved = group_empty({per_rank_}, wanted);
+  moved.copy_(shard_);
+  for (ShardMember& m : members_) m.shard.set_data(moved.narrow(0, m.shard.storage_offset(), m.shard.numel()));
+  shard_ = moved;
+}
+
 void ShardFlat::start_gather(const CollectiveOptions& options) {
   NoGrad guard;
   check_shards();
@@ -92,15 +105,20 @@ void ShardFlat::finish_gather() {
 
 // ---- Gradients
 
-void ShardFlat::make_gradients() {
+int64_t ShardFlat::gradient_bytes() const { return total_ * static_cast<int64_t>(size_of(reduced_as_)); }
+
+void ShardFlat::make_gradients(GradientPool* pool) {
   NoGrad guard;
-  gradients_ = empty({total_}, gradient_options());
+  gradients_.reset();
+  lease_.reset();
+  if (pool) std::tie(gradients_, lease_) = pool->take(total_, reduced_as_);
+  if (!gradients_.defined()) gradients_ = empty({total_}, gradient_options());
   for (ShardMember& m : members_) m.slot = as_strided(gradients_, m.sizes, m.strides, m.offset).detach();
 }
 
-void ShardFlat::offer_homes() {
+void ShardFlat::offer_homes(GradientPool* pool) {
   if (!trainable()) return;
-  if (!gradients_.defined()) make_gradients();
+  if (!gradients_.defined()) make_gradients(shard_.device() == Device() ? pool : nullptr);
   if (context().sink) return;  // it keeps gradients as they come, not until the next pass
   for (ShardMember& m : members_) {
     bool fits = m.whole.requires_grad() && m.whole.dtype() == reduced_as_ &&
@@ -127,10 +145,12 @@ void ShardFlat::clear_rest() {
   bool lent = std::any_of(members_.begin(), members_.end(), [](auto& m) { return m.offered && !m.filled; });
   if (lent) {
     TensorList came;
+    GradientPool::Lease lent_out = lease_;
     for (const ShardMember& m : members_) came.push_back(m.filled ? m.slot : Tensor());
     make_gradients();
     for (size_t i = 0; i < came.size(); ++i)
       if (came[i].defined()) members_[i].slot.copy_(came[i]);
+    if (lent_out) lent_.push_back(lent_out);
   }
   int64_t at = 0;
   for (const ShardMember& m : members_) {
@@ -148,12 +168,13 @@ void ShardFlat::start_reduce(const ReduceOptions& options) {
   clear_rest();
   Tensor part = empty({per_rank_}, gradient_options());
   Work work = reduce_scatter_async(part, gradients_, options);
-  reductions_.push_back({std::move(gradients_), part, work});
+  reductions_.push_back({std::move(gradients_), part, work, std::move(lease_)});
   forget();
 }
 
 void ShardFlat::forget() {
   gradients_.reset();
+  lease_.reset();
   for (ShardMember& m : members_) {
     m.slot.reset();
     m.filled = m.offered = false;
@@ -171,6 +192,7 @@ void ShardFlat::abandon() {
     }
   reductions_.clear();
   averages_.reset();
+  lent_.clear();
   forget();
   for (ShardMember& m : members_) m.dirty = m.used = false;
 }
@@ -194,7 +216,8 @@ void ShardFlat::finish_reduce(const std::optional<ReduceOptions>& replicas) {
   NoGrad guard;
   for (Reduction& r : reductions_) {
     r.work.wait();
-    r.whole.resize_storage(0);  // the pass still knows it as the home of gradients
+    if (!r.lease) r.whole.resize_storage(0);  // the pass still knows it as the home of gradients
+    r.lease.reset();
     if (replicas) all_reduce(r.part, *replicas);
     if (averages_.defined())
       averages_.add_(r.part);
@@ -208,6 +231,7 @@ void ShardFlat::hand_out() {
   NoGrad guard;
   GradientSink& sink = gradient_sink();
   Tensor averages = std::exchange(averages_, {});
+  lent_.clear();
   if (averages.defined() && averages.dtype() != shard_.dtype()) averages = averages.to(shard_.dtype());
   for (ShardMember& m : members_) {
     if (!std::exchange(m.used, false)) continue;

@@ -124,6 +124,26 @@ double norm_of_all(const TensorList& parameters, double p) {
 
 }  // namespace
 
+void spread_overflow(const TensorList& parameters) {
+  NoGrad guard;
+  Group group;
+  TensorList numbers;
+  bool overflow = false;
+  for (const Tensor& parameter : parameters) {
+    if (ShardPlace place = find_shard(parameter)) group = place.unit->family->group();
+    Tensor g = gradient_sink().gradient(parameter);
+    if (g.defined() && g.is_sparse()) g = g.values();
+    if (!g.defined() || g.numel() == 0) continue;
+    numbers.push_back(g);
+    overflow = overflow || !isfinite(g).all().item<bool>();
+  }
+  if (!group.defined()) return;
+  Tensor any = full({1}, overflow ? 1 : 0, {.dtype = DType::i32});
+  all_reduce(any, {.op = Reduce::max, .group = group});
+  if (any.item<int>() == 0) return;
+  for (Tensor& g : numbers) g.fill_(std::numeric_limits<double>::quiet_NaN());
+}
+
 double grad_norm(const TensorList& parameters, double p) {
   check<ValueError>(p > 0, "grad_norm", "takes p > 0, not {}", p);
   return norm_of_all(parameters, p);

@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "parallel/fsdp/pool.h"
 #include "tutti/autograd.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/parallel/fsdp.h"
@@ -55,12 +56,16 @@ class ShardFlat {
   void check_shards() const;
   bool trainable() const;
 
+  /// Moves the shards to memory from which collectives of the group read without copies. All ranks must call it.
+  void move_shards(const GroupMemoryOptions& memory);
   void start_gather(const CollectiveOptions& options);
   void finish_gather();
   void free_whole() { whole_.resize_storage(0); }
 
-  /// Makes room for gradients, and tells autograd of it.
-  void offer_homes();
+  /// Of its gradients.
+  int64_t gradient_bytes() const;
+  /// Makes room for gradients, in the pool if there is one, and tells autograd of it.
+  void offer_homes(GradientPool* pool);
   void take(ShardMember& member, const Tensor& gradient);
   void start_reduce(const ReduceOptions& options);
   /// Waits for what has been started, and averages over replicas, where there are some.
@@ -81,9 +86,10 @@ class ShardFlat {
   struct Reduction {
     Tensor whole, part;
     Work work;
+    GradientPool::Lease lease;
   };
   Options gradient_options() const { return {.dtype = reduced_as_, .device = shard_.device()}; }
-  void make_gradients();
+  void make_gradients(GradientPool* pool = nullptr);
   void clear_rest();
 
   std::vector<ShardMember> members_;
@@ -94,10 +100,12 @@ class ShardFlat {
   Tensor whole_;  // the buffer
   Tensor sent_;   // what this rank gives to a gather that is on its way
   Work gathering_;
-  uint64_t version_ = 0;  // of the buffer, always
-  Tensor gradients_;      // flat, of this rank
+  uint64_t version_ = 0;       // of the buffer, always
+  Tensor gradients_;           // flat, of this rank
+  GradientPool::Lease lease_;  // of the memory that they are in
   std::vector<Reduction> reductions_;
-  Tensor averages_;  // of this rank's part
+  std::vector<GradientPool::Lease> lent_;  // where autograd may still write in this pass
+  Tensor averages_;                        // of this rank's part
 };
 
 class ShardFamily;
@@ -116,10 +124,11 @@ class ShardUnit {
   std::shared_ptr<ShardFamily> family;
   std::vector<ShardFlat> flats;
   State state = State::freed;
-  int running = 0;       // forwards inside of which we are
-  int pending = 0;       // forwards whose backward has not come
-  bool due = false;      // its backward is through: gradients are to be averaged
-  uint64_t version = 0;  // of all shards, when forward gathered them
+  bool outermost = false;  // its gradients wait for the end of the pass
+  int running = 0;         // forwards inside of which we are
+  int pending = 0;         // forwards whose backward has not come
+  bool due = false;        // its backward is through: gradients are to be averaged
+  uint64_t version = 0;    // of all shards, when forward gathered them
 
   void start_gather(const CollectiveOptions& options);
   void finish_gather();
