@@ -27,8 +27,7 @@ class Backward : public std::enable_shared_from_this<Backward> {
     tutti::Context quiet = context();
     quiet.distributed_autograd = nullptr;
     ContextGuard guard(std::move(quiet));
-    for (int rank : others)
-      watch(rpc::async<&run_pass>({rank, pass_->head().timeout}, part_->id, pass_->head().number), false);
+    for (int rank : others) watch(ask<&run_pass>(rank, pass_->timeout(), part_->id, pass_->head().number), false);
     watch(pass_->done(), true);
   }
   void fail(const std::exception_ptr& error) {
@@ -37,13 +36,8 @@ class Backward : public std::enable_shared_from_this<Backward> {
       if (error_) return;
       error_ = error;
     }
-    pass_->abort(error);
-    if (part_->mine) return registry_->release_everywhere(part_->id, error);
-    ContextGuard guard(registry_->context());
-    try {
-      (void)rpc::async<&fail_context>(owner_of(part_->id), part_->id, comm::text_of(error));
-    } catch (const Error&) {  // the session is over
-    }
+    tell_owner(error);
+    pass_->abort(error);  // after that: who waits for its end finds the context freed
   }
   /// Fails before anybody was told.
   void fail_early(const std::exception_ptr& error) {
@@ -52,6 +46,14 @@ class Backward : public std::enable_shared_from_this<Backward> {
   }
 
  private:
+  void tell_owner(const std::exception_ptr& error) {
+    if (part_->mine) return registry_->release_everywhere(part_->id, error);
+    ContextGuard guard(registry_->context());
+    try {
+      (void)rpc::async<&fail_context>(owner_of(part_->id), part_->id, comm::text_of(error));
+    } catch (const Error&) {  // the session is over
+    }
+  }
   void watch(const rpc::Future<>& future, bool own) {
     future.core()->on_done([self = shared_from_this(), core = future.core(), own] { self->ended(core->error(), own); });
   }
