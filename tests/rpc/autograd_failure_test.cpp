@@ -250,7 +250,7 @@ void die_after(int64_t microseconds) {
 }
 // At any moment. What is left is right, or an error that names who died.
 TEST_P(DistAutogradKills, AtAnyMoment) {
-  for (int microseconds : {0, 300, 1000, 3000}) {
+  for (int microseconds : {0, 301, 1000, 3001}) {
     int victim = 1 + microseconds % 2;
     expect_death(GetParam(), 3, victim, [&] {
       rpc::Future<> death = rpc::async<&die_after>(victim, int64_t{20000 + microseconds});
