@@ -207,11 +207,6 @@ void Pass::abort(const std::exception_ptr& error) {
   if (!agent || !agent->post([self = shared_from_this()] { self->proceed(); })) proceed();
 }
 
-bool Pass::ended() const {
-  std::lock_guard lock(mutex_);
-  return ended_;
-}
-
 void Pass::end(const std::exception_ptr& error) {
   std::shared_ptr<GraphTask> task;
   std::unordered_map<std::string, Ref<SendNode>> expected;

@@ -46,7 +46,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void send_back(const ReceiveNode& node, TensorList gradients);
   /// Ends it with this error, unless it has ended.
   void abort(const std::exception_ptr& error);
-  bool ended() const;
+  bool ended() const { return ended_.load(); }
   rpc::Future<> done() const { return done_.future(); }
 
  private:
@@ -62,9 +62,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   const rpc::Promise<void> done_;
 
   mutable std::mutex mutex_;
-  bool starts_here_ = false, begun_ = false, ended_ = false;
-  tutti::Context context_;  // in which nodes are run
-  Path path_;               // of what began it, where that was here
+  bool starts_here_ = false, begun_ = false;
+  std::atomic<bool> ended_{false};  // changed under the lock; read without it, by who holds the part's
+  tutti::Context context_;          // in which nodes are run
+  Path path_;                       // of what began it, where that was here
   std::shared_ptr<GraphTask> task_;
   std::unordered_set<const Node*> visited_;
   std::unordered_set<const ReceiveNode*> reached_;  // which have not sent yet
