@@ -37,7 +37,12 @@ class Backward : public std::enable_shared_from_this<Backward> {
       error_ = error;
     }
     tell_owner(error);
-    pass_->abort(error);  // after that: who waits for its end finds the context freed
+    pass_->abort(error);
+    {
+      std::lock_guard lock(mutex_);
+      told_ = true;
+    }
+    settle();
   }
   /// Fails before anybody was told.
   void fail_early(const std::exception_ptr& error) {
@@ -57,18 +62,24 @@ class Backward : public std::enable_shared_from_this<Backward> {
   void watch(const rpc::Future<>& future, bool own) {
     future.core()->on_done([self = shared_from_this(), core = future.core(), own] { self->ended(core->error(), own); });
   }
-  // After an error nobody waits for the others, but this worker's own nodes have ended.
   void ended(const std::exception_ptr& error, bool own) {
     if (error) fail(error);
-    std::exception_ptr first;
     {
       std::lock_guard lock(mutex_);
       --left_;
       own_ended_ = own_ended_ || own;
-      if (left_ > 0 && !(error_ && own_ended_)) return;
-      first = error_;
     }
-    first ? result_.fail(first) : result_.set();
+    settle();
+  }
+  // After an error nobody waits for the others, but this worker's own nodes have ended, and the context is freed.
+  void settle() {
+    std::exception_ptr error;
+    {
+      std::lock_guard lock(mutex_);
+      if (error_ ? !told_ || !own_ended_ : left_ > 0) return;
+      error = error_;
+    }
+    error ? result_.fail(error) : result_.set();
   }
 
   const std::shared_ptr<Registry> registry_;
@@ -77,7 +88,7 @@ class Backward : public std::enable_shared_from_this<Backward> {
   const rpc::Promise<void> result_;
   std::mutex mutex_;
   size_t left_ = 0;
-  bool own_ended_ = false;
+  bool own_ended_ = false, told_ = false;
   std::exception_ptr error_;
 };
 
