@@ -31,7 +31,7 @@ Tensor weight() {
   Tensor w = ones({3}) * (rank() + 1);
   return w.requires_grad_();
 }
-enum class Trouble : uint8_t { none, raise, die, wait };
+enum class Trouble : uint8_t { none, raise, die, wait, die_early };
 void make(Trouble trouble) {
   if (trouble == Trouble::raise) throw ShapeError("on purpose, on rank " + std::to_string(rank()));
   if (trouble == Trouble::die) ::raise(SIGKILL);
@@ -41,6 +41,7 @@ void make(Trouble trouble) {
 /// Forward over these ranks, the last first; backward gets into trouble on one of them.
 Tensor through(const Tensor& x, std::vector<int> ranks, int where, Trouble trouble) {
   Tensor y = x * weight();
+  if (rank() == where && trouble == Trouble::die_early) ::raise(SIGKILL);
   if (rank() == where)
     y.register_hook([trouble](const Tensor& g) {
       make(trouble);
@@ -258,9 +259,8 @@ TEST_P(DistAutogradKills, InTheMiddleOfTraining) {
           Context context;
           Tensor x = weight();
           bool dies = round == death.round;
-          if (dies && death.forward) rpc::async<&die>(death.victim);
-          Tensor y = rpc::sync<&through>(1, x, std::vector<int>{1, 2}, dies ? death.victim : 0,
-                                         dies ? Trouble::die : Trouble::none);
+          Trouble trouble = !dies ? Trouble::none : death.forward ? Trouble::die_early : Trouble::die;
+          Tensor y = rpc::sync<&through>(1, x, std::vector<int>{1, 2}, dies ? death.victim : 0, trouble);
           backward(context, {y.sum()});
           EXPECT_TRUE(allclose(get_gradients(context).at(x), ones({3}) * 12));
         }
