@@ -2,7 +2,9 @@
 // ranks as threads and as processes, one thread each. Ranks take the step alone (each its own parameters, all at the
 // same time) and together in turns; the figure is the ratio of the two. PyTorch with gloo does the same, in a process
 // of its own (bench/peers/ddp_torch.py). Then DataParallel: a step of a CNN on one logical device (half of the cores)
-// over the same on two, and the part of the latter that goes into replicas, cutting and putting together.
+// over the same on two, and the part of the latter that goes into replicas, cutting and putting together. And
+// fully_shard: its step over that of DistributedDataParallel, of an mlp of 6 layers, each a unit, with the memory that
+// each needs.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -97,6 +99,18 @@ double peak(int ranks, bool wrapped) {
   return found.empty() ? NAN : found[0];
 }
 
+struct Tower : nn::Module<Tower> {
+  std::vector<nn::Linear> layers;
+  TUTTI_FIELDS(layers)
+  Tower() {
+    for (int i = 0; i < 6; ++i) layers.emplace_back(1024, 1024);
+  }
+  Tensor forward(Tensor x) {
+    for (nn::Linear& layer : layers) x = relu(layer(x));
+    return x;
+  }
+};
+
 struct Cnn : nn::Module<Cnn> {
   nn::Conv2d a{3, 32, 3, {.padding = 1}}, b{32, 64, 3, {.padding = 1}}, c{64, 64, 3, {.padding = 1}};
   nn::BatchNorm2d norm{64};
@@ -161,6 +175,69 @@ void report_devices(const bench::Options& options, int rounds, int steps) {
           .want = cores ? Want{Want::value_at_most, 3} : Want{}});
 }
 
+Tower sharded(bool reshard) {
+  Tower net;
+  for (nn::Linear& layer : net.layers) parallel::fully_shard(layer, {.reshard_after_forward = reshard});
+  parallel::fully_shard(net, {.reshard_after_forward = reshard});
+  return net;
+}
+
+// [step over that of DDP, milliseconds of that, of FSDP, and of FSDP that frees parameters between forward and
+// backward]. With two ranks, DDP keeps four numbers a parameter, FSDP two and, until backward, the parameters: three.
+std::vector<double> measure_sharded(int rounds, int steps) {
+  set_num_threads(1);
+  manual_seed(1);
+  Trainer ddp{parallel::DistributedDataParallel(Tower())};
+  Trainer kept{sharded(false)}, freed{sharded(true)};
+  std::vector<double> a, b, c, ratios;
+  for (int i = -1; i < rounds; ++i) {
+    double times[3] = {round_of(ddp, steps), round_of(kept, steps), round_of(freed, steps)};
+    if (i < 0) continue;
+    a.push_back(times[0]);
+    b.push_back(times[1]);
+    c.push_back(times[2]);
+    ratios.push_back(times[1] / times[0]);
+  }
+  return {median(ratios), median(a), median(b), median(c)};
+}
+
+// The most memory of a rank, in MiB.
+double peak_sharded(int ranks, int how) {
+  auto found = numbers_of_ranks(spawn_processes, ranks, [&]() -> std::vector<double> {
+    set_num_threads(1);
+    auto run = [](auto trainer) {
+      for (int i = 0; i < 6; ++i) trainer.step();
+    };
+    if (how == 0)
+      run(Trainer{parallel::DistributedDataParallel(Tower())});
+    else
+      run(Trainer{sharded(how == 2)});
+    return {resident("VmHWM:") - resident("RssShmem:") * (ranks - 1) / ranks};
+  });
+  return found.empty() ? NAN : found[0];
+}
+
+void report_sharded(const bench::Options& options, int rounds, int steps) {
+  if (options.wants("fsdp_memory_2")) {
+    double ddp = peak_sharded(2, 0), kept = peak_sharded(2, 1), freed = peak_sharded(2, 2);
+    report({.name = "fsdp_memory_2",
+            .value = kept / ddp,
+            .unit = "times",
+            .want = {Want::value_at_most, 1.0},
+            .extra = {{"ddp_mib", ddp}, {"fsdp_mib", kept}, {"fsdp_freed_mib", freed}}});
+  }
+  for (auto [name, spawn] : {std::pair<const char*, Spawn>{"threads", spawn_ranks}, {"shm", spawn_processes}}) {
+    std::string figure = fmt::format("fsdp_{}_2", name);
+    if (!options.wants(figure)) continue;
+    auto t = numbers_of_ranks(spawn, 2, [&] { return measure_sharded(rounds, steps); });
+    report({.name = figure,
+            .value = t.at(0),
+            .unit = "times",
+            .want = bench::cores() >= 2 ? Want{Want::value_at_most, 1.15} : Want{},
+            .extra = {{"ddp_ms", t[1]}, {"fsdp_ms", t[2]}, {"fsdp_freed_ms", t[3]}}});
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -178,6 +255,7 @@ int main(int argc, char** argv) {
          .want = {Want::value_at_most, bucket},
          .extra = {{"alone", alone}, {"wrapped", wrapped}, {"gradients", 3 * (1024 * 1024 + 1024) * 4.0 / (1 << 20)}}});
   }
+  report_sharded(options, rounds, steps);
   for (int ranks : {2, 4, 8}) {
     if (ranks > 4 && bench::cores() < ranks) continue;
     Times torch;

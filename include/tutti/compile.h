@@ -32,7 +32,9 @@ struct TraceError : Error {
 
 struct CompileOptions {
   std::string name = "function";  // in prints and errors
-  std::string backend = "eager";  // runs the graph through operators; the one there is
+  /// "native" generates code for pointwise operators, "eager" runs all through operators; left empty: $TUTTI_BACKEND,
+  /// else native where LLVM is there.
+  std::string backend = {};
   /// A first dim that all tensor arguments with dims share (of those whose first dim is that of the first) may change:
   /// traces for other batch sizes that give the same graph are no recompilations.
   bool dynamic_batch = false;
@@ -47,6 +49,12 @@ struct CompileStats {
   int64_t runs = 0;            // of graphs, forward
   int64_t traces = 0;          // calls that ran the function itself
   int64_t fallbacks = 0;       // backward passes that ran the function again (see docs/compile.md)
+};
+
+/// What is shown of a compiled function beside its graphs, with their fusion groups and plans of memory.
+struct PrintOptions {
+  bool code = true;       // what was generated for groups, in LLVM's language
+  bool assembly = false;  // that in the machine's instead
 };
 
 namespace detail {
@@ -67,6 +75,8 @@ std::shared_ptr<CompiledFunction> make_compiled(CompileOptions options);
 TensorList run_compiled(CompiledFunction& function, Invocation& call);
 CompileStats stats_of(const CompiledFunction& function);
 std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function);
+std::string print(CompiledFunction& function, const PrintOptions& options);
+std::string html(CompiledFunction& function, const PrintOptions& options);
 std::string explain(const CompiledFunction& function);
 
 void append_key(std::string& key, const void* bytes, size_t count);
@@ -150,14 +160,10 @@ class Compiled {
   CompileStats stats() const { return detail::stats_of(*state_); }
   /// Forward and backward graphs, in the order in which they were made.
   std::vector<std::shared_ptr<const graph::Graph>> graphs() const { return detail::graphs_of(*state_); }
-  /// All graphs as text.
-  std::string print() const {
-    std::string text;
-    for (auto& g : graphs()) text += graph::to_string(*g);
-    return text;
-  }
+  /// All graphs as text, and the code that was generated for them.
+  std::string print(PrintOptions options = {}) const { return detail::print(*state_, options); }
   /// The same as an HTML page.
-  std::string html() const { return graph::to_html(graphs(), "Compiled function"); }
+  std::string html(PrintOptions options = {}) const { return detail::html(*state_, options); }
   /// How often it was compiled, and why each time.
   std::string explain() const { return detail::explain(*state_); }
 

@@ -6,7 +6,8 @@
 // The current generator is part of the thread context. The main thread starts with seed 0 and every rank with one of
 // its own, so that programs repeat themselves. Any other thread, on which a program started it itself, takes the next
 // of a row of seeds when it first draws: threads never draw the same numbers, but which thread gets which is up to
-// their order. Call manual_seed in it where that matters.
+// their order. Call manual_seed in it where that matters. Ranks that call manual_seed with the same number draw the
+// same numbers from there on.
 #pragma once
 
 #include <atomic>
@@ -24,17 +25,21 @@ class Generator {
     TUTTI_FIELDS(seed, position)
     friend bool operator==(const State&, const State&) = default;
   };
-  explicit Generator(uint64_t seed = 0) : seed_(seed) {}
+  explicit Generator(uint64_t seed = 0, int rank = -1) : seed_(seed), rank_(rank) {}
   State state() const { return {seed_, position_}; }
-  void set_state(State state) {
+  void set_state(State state, int rank = -1) {
     seed_ = state.seed;
     position_ = state.position;
+    rank_ = rank;
   }
+  /// Whose own numbers these are: the seeds of ranks follow each other. -1: somebody chose the seed.
+  int rank() const { return rank_; }
   /// Takes `blocks` blocks of four 32-bit numbers from the stream; returns where they begin.
   State reserve(uint64_t blocks) { return {seed_, position_.fetch_add(blocks)}; }
 
  private:
   std::atomic<uint64_t> seed_, position_{0};
+  std::atomic<int> rank_;
 };
 
 /// The calling thread's generator.

@@ -76,7 +76,7 @@ std::vector<Tensor> random_weights(const TensorList& outputs, Generator& random)
       if (o.is_complex()) w = complex(w, rand(o.sizes(), {.dtype = to_real(o.dtype()), .device = o.device()}) + 0.5);
       weights.push_back(w);
     }
-    random.set_state(mine.generator->state());
+    random.set_state(mine.generator->state(), random.rank());
   }
   return weights;
 }

@@ -3,11 +3,24 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/launched.h"
 
 namespace tutti {
 
+namespace {
+// One of several processes is a rank before it has met the others: samplers, random numbers and errors ask for no more.
+Context first_context() {
+  Context c;
+  if (auto me = launched()) {
+    c.rank = me->rank;
+    c.world_size = me->size;
+  }
+  return c;
+}
+}  // namespace
+
 Context& context() {
-  static thread_local Context current;
+  static thread_local Context current = first_context();
   return current;
 }
 

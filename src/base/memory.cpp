@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/memory_peak.h"
 
 #if defined(TUTTI_SANITIZE_ADDRESS) || defined(TUTTI_SANITIZE_THREAD)
 // Pools would hide use-after-free from the sanitizers.
@@ -34,6 +35,7 @@ struct alignas(64) Cell {
 };
 std::array<Cell, 32> in_use;
 std::atomic<int64_t> cached{0};
+std::atomic<int64_t> peak{0};
 
 unsigned cell_index() {
   static std::atomic<unsigned> next{0};
@@ -41,6 +43,13 @@ unsigned cell_index() {
   return mine;
 }
 void count(int64_t bytes) { in_use[cell_index()].value.fetch_add(bytes, std::memory_order_relaxed); }
+
+// Only large blocks are worth looking at all cells.
+void note_peak() {
+  int64_t now = statistics().bytes_in_use, most = peak.load(std::memory_order_relaxed);
+  while (now > most && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+  }
+}
 
 // Of bytes that have been counted as in use.
 void* from_system(size_t bytes) {
@@ -154,6 +163,7 @@ void* allocate(size_t bytes) {
   }
   size_t size = large_class(bytes);
   count(static_cast<int64_t>(size));
+  note_peak();
   auto& cache = large_cache();
   {
     std::lock_guard lock(cache.mutex);
@@ -168,6 +178,7 @@ void* allocate(size_t bytes) {
   return from_system(size);
 #else
   count(static_cast<int64_t>(bytes));
+  if (bytes >= kLarge) note_peak();
   return from_system(bytes);
 #endif
 }
@@ -211,6 +222,9 @@ Statistics statistics() {
   for (auto& cell : in_use) total += cell.value.load(std::memory_order_relaxed);
   return {total, cached.load(std::memory_order_relaxed)};
 }
+
+int64_t peak_bytes() { return peak.load(std::memory_order_relaxed); }
+void reset_peak() { peak.store(statistics().bytes_in_use, std::memory_order_relaxed); }
 
 void empty_cache() {
 #if TUTTI_POOLS

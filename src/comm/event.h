@@ -16,6 +16,11 @@ class Event {
   void notify() {
     if (sleepers_.load() > 0) wake();
   }
+  /// The same, of what was changed by any store.
+  void notify_after_fence() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    notify();
+  }
   /// Waits until ready() says yes, or the deadline; says whether it did. ready() is called many times and must be
   /// cheap. `spin`: look again and again for some microseconds before sleeping, which pays where cores are free.
   template <class Ready>

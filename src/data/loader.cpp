@@ -165,7 +165,10 @@ int64_t hash_of(const Order& order) {
 
 io::State position_state(const Position& position, const Identity& identity) {
   const LoaderOptions& options = identity.options;
-  int64_t order = hash_of(position.order ? *position.order : identity.batches.batches(position.epoch));
+  const auto& known = identity.batches.identity();
+  int64_t order = known            ? static_cast<int64_t>(known(position.epoch))
+                  : position.order ? hash_of(*position.order)
+                                   : hash_of(identity.batches.batches(position.epoch));
   return {{"epoch", static_cast<int64_t>(position.epoch)},
           {"batch", static_cast<int64_t>(position.batch)},
           {"seed", static_cast<int64_t>(options.seed)},

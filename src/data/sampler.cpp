@@ -89,16 +89,22 @@ Sampler distributed_sampler(size_t size, const DistributedOptions& options) {
                     world);
   auto ranks = static_cast<size_t>(world), first = static_cast<size_t>(rank);
   size_t each = options.drop_last ? size / ranks : (size + ranks - 1) / ranks;
-  return {each, [=, shuffle = options.shuffle, seed = options.seed](uint64_t epoch) {
+  return {each,
+          [=, shuffle = options.shuffle, seed = options.seed](uint64_t epoch) {
             std::vector<int64_t> all = shuffle ? permutation(size, seed, epoch) : counting(size), mine(each);
             // Past the end it begins again: some samples come twice so that all ranks have equally many.
             for (size_t i = 0; i < each; ++i) mine[i] = all[(first + i * ranks) % size];
             return mine;
+          },
+          [=, shuffle = options.shuffle, seed = options.seed](uint64_t epoch) {
+            uint64_t hash = mix(mix(size, ranks), each);
+            return shuffle ? mix(mix(hash, seed), epoch) : hash;
           }};
 }
 
 BatchSampler::BatchSampler(Sampler sampler, size_t batch_size, bool drop_last) {
   check<ValueError>(batch_size > 0, "batch_sampler", "a batch has at least one sample");
+  identity_ = sampler.identity();
   size_ = drop_last ? sampler.size() / batch_size : (sampler.size() + batch_size - 1) / batch_size;
   batches_ = [=, size = size_, sampler = std::move(sampler)](uint64_t epoch) {
     std::vector<int64_t> indices = sampler.indices(epoch);

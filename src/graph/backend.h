@@ -19,8 +19,11 @@ class Executable {
   virtual ~Executable() = default;
   /// `inputs` in the order of the graph's; the results in that of its outputs. May be called by several threads.
   virtual TensorList run(const TensorList& inputs, const Host* host = nullptr) const = 0;
-  /// Generated code, where there is some.
-  virtual std::string code() const { return {}; }
+  /// Generated code, where there is some: as LLVM's language, or as the machine's.
+  virtual std::string code(bool assembly) const {
+    (void)assembly;
+    return {};
+  }
 };
 
 class Backend {
@@ -29,7 +32,7 @@ class Backend {
   virtual std::unique_ptr<Executable> compile(std::shared_ptr<const Graph> graph) const = 0;
 };
 
-/// ValueError for a name that is none.
+/// "native" or "eager"; "": the one that $TUTTI_BACKEND names, else native where it can be had. ValueError for others.
 const Backend& backend(const std::string& name);
 
 }  // namespace tutti::graph

@@ -119,17 +119,16 @@ class CompiledFunction {
     return stats_->numbers;
   }
   std::vector<std::shared_ptr<const graph::Graph>> graphs() {
-    std::vector<std::shared_ptr<Entry>> entries;
-    {
-      std::lock_guard lock(mutex_);
-      entries = order_;
-    }
     std::vector<std::shared_ptr<const graph::Graph>> list;
-    for (const auto& entry : entries) {
-      list.push_back(forward_of(*entry)->graph);
-      std::lock_guard lock(entry->mutex);
-      for (const auto& backward : entry->backwards) list.push_back(backward->program.graph);
-    }
+    for_each_program([&](const graph::Program& program) { list.push_back(program.graph); });
+    return list;
+  }
+  /// What was generated for each of the graphs.
+  std::vector<std::string> code(const PrintOptions& options) {
+    std::vector<std::string> list;
+    for_each_program([&](const graph::Program& program) {
+      list.push_back(options.code || options.assembly ? program.run->code(options.assembly) : "");
+    });
     return list;
   }
   std::string explain() const;
@@ -225,7 +224,7 @@ class CompiledFunction {
       if (first && !tracing()) graph::check_contract(trace.entry->traced);
     }
     if (!trace.entry->live.empty() || trace.roots.empty()) return trace.outputs;
-    return attach(std::move(trace), std::move(state));
+    return attach(std::move(trace), std::move(state), call);
   }
 
   // Facts of captured tensors as they were when they were met.
@@ -247,12 +246,23 @@ class CompiledFunction {
     return state;
   }
 
+  // A tensor that was written holds the node in its history, so that the node must not hold the tensor: its memory will
+  // do, since a function that writes its arguments is never run again.
+  static void let_go(const Entry& entry, const Invocation& call, CallState& state) {
+    for (const Input& in : entry.mutated) {
+      Tensor written = find_input(in, entry.traced, call.tensors);
+      for (Tensor& t : state.call.tensors)
+        if (t.defined() && !t.is_sparse() && t.shares_storage(written)) t = make_alias(t);
+    }
+  }
+
   // A call that ran the function itself: its results get the one node, behind which the function's own nodes are.
-  TensorList attach(Trace trace, CallState state) {
+  TensorList attach(Trace trace, CallState state, const Invocation& call) {
     std::shared_ptr<Entry> entry = trace.entry;
     state.entry = entry;
     TensorList outputs = trace.outputs;
     if (!entry->pure) state.call.body = nullptr;
+    let_go(*entry, call, state);
     auto node = make_node<CompiledNode>(std::move(state));
     add_edges(*node, *entry, trace.targets);
     number_compiled(*node, outputs, trace.roots.size());
@@ -260,8 +270,8 @@ class CompiledFunction {
       const Result& r = entry->results[i];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
-    rebase_mutated(*entry, node->call(), *node);
-    TensorList late = make_views(*entry, node->call(), false);
+    rebase_mutated(*entry, call, *node);
+    TensorList late = make_views(*entry, call, false);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Result& r = entry->results[i];
       if (late[i].defined()) outputs[i] = late[i];
@@ -270,6 +280,21 @@ class CompiledFunction {
     trace.outputs.clear();
     node->set_live(std::move(trace));
     return outputs;
+  }
+
+  // Forward and backward graphs, in the order in which they were made.
+  template <class F>
+  void for_each_program(F&& f) {
+    std::vector<std::shared_ptr<Entry>> entries;
+    {
+      std::lock_guard lock(mutex_);
+      entries = order_;
+    }
+    for (const auto& entry : entries) {
+      f(*forward_of(*entry));
+      std::lock_guard lock(entry->mutex);
+      for (const auto& backward : entry->backwards) f(backward->program);
+    }
   }
 
   static void rebase_mutated(const Entry& entry, const Invocation& call, CompiledNode& node) {
@@ -327,6 +352,7 @@ class CompiledFunction {
       state = state_for(call);
       state->entry = entry;
       if (!entry->pure) state->call.body = nullptr;
+      let_go(*entry, call, *state);
       for (const auto& target : entry->targets)
         edges.push_back(target.leaf == graph::kNone
                             ? gradient_edge(find_input(target.input, entry->traced, call.tensors))
@@ -464,6 +490,18 @@ TensorList run_compiled(CompiledFunction& function, Invocation& call) { return f
 CompileStats stats_of(const CompiledFunction& function) { return function.stats(); }
 std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function) { return function.graphs(); }
 std::string explain(const CompiledFunction& function) { return function.explain(); }
+
+std::string print(CompiledFunction& function, const PrintOptions& options) {
+  std::string text;
+  auto graphs = function.graphs();
+  auto code = function.code(options);
+  for (size_t i = 0; i < graphs.size() && i < code.size(); ++i)
+    text += graph::to_string(*graphs[i]) + (code[i].empty() ? "" : "\n" + code[i]);
+  return text;
+}
+std::string html(CompiledFunction& function, const PrintOptions& options) {
+  return graph::to_html(function.graphs(), "Compiled function", function.code(options));
+}
 
 }  // namespace detail
 }  // namespace tutti

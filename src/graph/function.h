@@ -132,7 +132,6 @@ class CompiledNode final : public tutti::Node {
   /// Of a call that ran the function itself: its own graph of nodes.
   void set_live(Trace trace) { live_ = std::make_unique<Trace>(std::move(trace)); }
   void set_saved(const TensorList& tensors);
-  const tutti::detail::Invocation& call() const { return state_.call; }
 
  private:
   void run_live(Trace& trace, GradientBuffer& outputs, GradientBuffer& inputs, bool record);

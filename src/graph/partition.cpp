@@ -5,12 +5,20 @@
 
 #include "graph/function.h"
 #include "graph/passes/passes.h"
+#include "pointwise/signature.h"
 
 namespace tutti::graph {
 namespace {
 
-// A view costs nothing; a pointwise operator on values that are kept anyway costs a pass over memory, as reading the
-// kept result would, and saves that memory from forward to backward.
+// Operators that make floats of integers are those of real numbers (exp, tanh, division): computing such a result costs
+// more than reading it.
+bool is_costly(const Operator& op) {
+  return op.infer != &pointwise::infer ||
+         static_cast<const pointwise::PointwiseOperator&>(op).signature.integers_to_float;
+}
+
+// A view costs nothing; a simple pointwise operator on values that are kept anyway costs a pass over memory, as reading
+// the kept result would, and saves that memory from forward to backward.
 class Partition {
  public:
   Partition(const Graph& forward, Graph& backward)
@@ -53,7 +61,7 @@ class Partition {
     const Node& n = producer(v);
     if (n.kind != Kind::call || n.has_effect() || n.outputs.size() != 1) return false;
     bool view = n.op->view_of >= 0;
-    if (!view && !n.op->pointwise) return false;
+    if (!view && (!n.op->pointwise || is_costly(*n.op))) return false;
     for (ValueId u : n.inputs) {
       if (u == kNone) continue;
       if (written_[at(forward_.memory_of(u))]) return false;

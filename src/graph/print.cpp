@@ -61,6 +61,12 @@ std::string input_text(const Graph& graph, const Input& in) {
   return text;
 }
 
+std::string group_text(const Graph& graph, size_t g) {
+  const FusionGroup& group = graph.groups[g];
+  return fmt::format("group {}: {} nodes over {}{}, reads {}, leaves {}", g, group.nodes.size(), group.sizes,
+                     group.reduces ? " and a reduction" : "", list(group.inputs), list(group.outputs));
+}
+
 std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
@@ -88,24 +94,22 @@ std::string to_string(const Graph& graph) {
   for (size_t k = 0; k < graph.nodes.size(); ++k)
     text += fmt::format("  {:>3}  {}\n", k, node_text(graph, graph.nodes[k]));
   text += "  return " + list(graph.outputs) + "\n";
-  for (size_t g = 0; g < graph.groups.size(); ++g) {
-    const FusionGroup& group = graph.groups[g];
-    text += fmt::format("  group {}: {} nodes over {}{}, reads {}, leaves {}\n", g, group.nodes.size(), group.sizes,
-                        group.reduces ? " and a reduction" : "", list(group.inputs), list(group.outputs));
-  }
+  for (size_t g = 0; g < graph.groups.size(); ++g) text += "  " + group_text(graph, g) + "\n";
   if (!graph.plan.bytes.empty())
     text += fmt::format("  memory: {} buffers, {} bytes ({} without sharing)\n", graph.plan.bytes.size(),
                         graph.plan.peak, graph.plan.without_reuse);
   return text;
 }
 
-std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, const std::string& title) {
+std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, const std::string& title,
+                    const std::vector<std::string>& code) {
   ModeGuard untraced(0, kTraceMode);
   std::string page = fmt::format(
       "<!DOCTYPE html><html><head><meta charset=\"utf-8\"><title>{0}</title><style>{1}</style>"
       "</head><body><h1>{0}</h1>\n",
       escaped(title), kStyle);
-  for (const auto& graph : graphs) {
+  for (size_t g = 0; g < graphs.size(); ++g) {
+    const auto& graph = graphs[g];
     page += fmt::format("<h2>{}</h2><p>{} nodes, {} groups; memory: {} bytes in {} buffers, {} without sharing</p>\n",
                         escaped(graph->name), graph->nodes.size(), graph->groups.size(), graph->plan.peak,
                         graph->plan.bytes.size(), graph->plan.without_reuse);
@@ -119,6 +123,10 @@ std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, con
                           escaped(node_text(*graph, n)));
     }
     page += fmt::format("<tr><td></td><td>return {}</td></tr></table>\n", list(graph->outputs));
+    for (size_t i = 0; i < graph->groups.size(); ++i)
+      page += fmt::format("<p>{}</p>\n", escaped(group_text(*graph, i)));
+    if (g < code.size() && !code[g].empty())
+      page += fmt::format("<details><summary>generated code</summary><pre>{}</pre></details>\n", escaped(code[g]));
   }
   return page + "</body></html>\n";
 }

@@ -4,17 +4,25 @@
 #include <set>
 
 #include "base/check.h"
+#include "tutti/context.h"
 
 namespace tutti::io {
 
 // A seed is any 64 bits, a number of a State is signed: the bits are kept.
 State state_of(const Generator& generator) {
   auto [seed, position] = generator.state();
-  return {{"seed", static_cast<int64_t>(seed)}, {"position", static_cast<int64_t>(position)}};
+  return {{"seed", static_cast<int64_t>(seed)},
+          {"position", static_cast<int64_t>(position)},
+          {"rank", static_cast<int64_t>(generator.rank())}};
 }
 void load_into(Generator& generator, const State& state) {
-  generator.set_state(
-      {static_cast<uint64_t>(state["seed"].as<int64_t>()), static_cast<uint64_t>(state["position"].as<int64_t>())});
+  auto seed = static_cast<uint64_t>(state["seed"].as<int64_t>());
+  auto position = static_cast<uint64_t>(state["position"].as<int64_t>());
+  int64_t saved = state.has("rank") ? state["rank"].as<int64_t>() : -1;
+  // One rank's checkpoint serves all: each goes on with numbers of its own, which are equally far.
+  int me = saved >= 0 ? context().rank : -1;
+  if (me >= 0) seed += static_cast<uint64_t>(me - saved);
+  generator.set_state({seed, position}, me);
 }
 
 Checkpoint::Checkpoint(std::string path, std::initializer_list<Part> parts) : path_(std::move(path)), parts_(parts) {

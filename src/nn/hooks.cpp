@@ -93,9 +93,30 @@ bool pass(TensorList& tensors, const std::shared_ptr<Backward>& call) {
 }  // namespace
 
 namespace detail {
+namespace {
+
+// What a call keeps from its beginning to its end. If that does not come, something has thrown.
+struct Call {
+  ModuleBase& module;
+  HookList<ForwardFailureHook> on_failure;
+  std::shared_ptr<Backward> backward = nullptr;
+  bool finished = false;
+
+  ~Call() {
+    if (finished) return;
+    try {
+      on_failure.run(module);
+    } catch (...) {  // the error that is on its way says more
+    }
+  }
+};
+
+}  // namespace
 
 HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module) {
   const Hooks& hooks = *module.hooks_;
+  auto call = std::make_shared<Call>(module, hooks.forward_failure);
+  state_ = call;
   size_t count = inputs.size();
   hooks.forward_pre.run(module, inputs);
   check_count("register_forward_pre_hook", inputs.size(), count);
@@ -105,16 +126,18 @@ HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module)
     backward->hooks = std::make_shared<Hooks>(hooks);
     backward->input_count = count;
     if (!hooks.backward.empty()) backward->has_inputs = pass<InputGradients>(inputs, backward);
-    backward_ = backward;
+    call->backward = backward;
   }
   inputs_ = inputs;
 }
 
 void HookedCall::finish(TensorList& outputs) {
+  auto call = std::static_pointer_cast<Call>(state_);
   size_t count = outputs.size();
   module_.hooks_->forward.run(module_, inputs_, outputs);
   check_count("register_forward_hook", outputs.size(), count);
-  if (backward_) pass<OutputGradients>(outputs, std::static_pointer_cast<Backward>(backward_));
+  if (call->backward) pass<OutputGradients>(outputs, call->backward);
+  call->finished = true;
 }
 
 }  // namespace detail
@@ -127,6 +150,9 @@ HookHandle ModuleBase::register_forward_pre_hook(ForwardPreHook hook) {
   return own_hooks().forward_pre.add(std::move(hook));
 }
 HookHandle ModuleBase::register_forward_hook(ForwardHook hook) { return own_hooks().forward.add(std::move(hook)); }
+HookHandle ModuleBase::register_forward_failure_hook(ForwardFailureHook hook) {
+  return own_hooks().forward_failure.add(std::move(hook));
+}
 HookHandle ModuleBase::register_backward_pre_hook(BackwardPreHook hook) {
   return own_hooks().backward_pre.add(std::move(hook));
 }

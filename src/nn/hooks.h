@@ -47,12 +47,14 @@ class HookList {
 struct Hooks {
   HookList<ForwardPreHook> forward_pre;
   HookList<ForwardHook> forward;
+  HookList<ForwardFailureHook> forward_failure;
   HookList<BackwardPreHook> backward_pre;
   HookList<BackwardHook> backward;
 
   void unshare() {
     forward_pre.unshare();
     forward.unshare();
+    forward_failure.unshare();
     backward_pre.unshare();
     backward.unshare();
   }

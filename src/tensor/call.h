@@ -13,6 +13,8 @@ bool call_in_mode(const Operator& op, std::span<const Tensor* const> inputs, Att
 void copy_into(const Tensor& to, const Tensor& from);
 /// The operator behind Tensor::copy_(): its input is copied into the output, which must be given.
 const Operator& copy_operator();
+/// The operator behind clone(), contiguous() and to(): a copy, perhaps of another dtype or layout.
+const Operator& clone_operator();
 
 /// call_out() of an operator that gives values and indices.
 inline ValuesIndices& call_out(const Operator& op, std::initializer_list<const Tensor*> inputs, ValuesIndices& out,

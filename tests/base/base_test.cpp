@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/memory.h"
+#include "base/memory_peak.h"
 #include "base/parallel.h"
 #include "base/small_vector.h"
 #include "base/workers.h"
@@ -44,6 +45,22 @@ TEST(SmallVector, GrowsMovesAndDestroys) {
     EXPECT_EQ(counted.use_count(), 2);
   }
   EXPECT_EQ(counted.use_count(), 1);
+}
+
+TEST(Memory, KnowsItsPeak) {
+  constexpr size_t kBytes = size_t{3} << 20;
+  auto before = memory::statistics().bytes_in_use;
+  memory::reset_peak();
+  EXPECT_EQ(memory::peak_bytes(), before);
+  void *a = memory::allocate(kBytes), *b = memory::allocate(kBytes);
+  memory::release(a, kBytes);
+  a = memory::allocate(kBytes);
+  memory::release(a, kBytes);
+  memory::release(b, kBytes);
+  EXPECT_GE(memory::peak_bytes(), before + static_cast<int64_t>(2 * kBytes));
+  EXPECT_LE(memory::peak_bytes(), before + static_cast<int64_t>(2 * kBytes * 9 / 8));
+  memory::reset_peak();
+  EXPECT_EQ(memory::peak_bytes(), before);
 }
 
 TEST(Memory, ReturnsWhatItGave) {

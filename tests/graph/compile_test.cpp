@@ -519,5 +519,27 @@ TEST(CompiledBackward, LeafHooksRunAsUsual) {
   EXPECT_EQ(seen, 3);
 }
 
+// What a function writes with gradients holds the call in its history; nothing may hold it in turn.
+TEST(Compile, WhatWasWrittenIsFreedWithoutABackwardPass) {
+  auto compiled = compile([](Tensor x, const Tensor& w) {
+    Tensor part = x.narrow(0, 0, 10);
+    x.mul_(w);
+    part.add_(1);
+    return x.sin();
+  });
+  Tensor w = ones({100'000}).requires_grad_();
+  auto in_use = [] { return memory::statistics().bytes_in_use; };
+  auto call = [&](bool backward) {
+    Tensor x = ones({100'000}), y = compiled(x, w);
+    if (backward) y.sum().backward();
+  };
+  call(true);  // makes the backward graph
+  w.set_grad({});
+  int64_t before = in_use();
+  for (int i = 0; i < 3; ++i) call(false);
+  EXPECT_EQ(compiled.stats().runs, 3);
+  EXPECT_LT(in_use() - before, 100'000);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -307,6 +307,38 @@ TEST(ModuleHooks, RunWithoutInputGradientsAndTwice) {
   EXPECT_EQ(values(net.bias.grad()), (Doubles{6}));
 }
 
+// What a hook has changed before forward can be put back, whatever happens in between.
+TEST(ModuleHooks, RunWhenForwardFails) {
+  Block block;
+  std::vector<std::string> order;
+  block.register_forward_pre_hook([&](nn::ModuleBase&, TensorList&) { order.push_back("before"); });
+  block.register_forward_hook([&](nn::ModuleBase&, const TensorList&, TensorList&) { order.push_back("after"); });
+  auto failure = block.register_forward_failure_hook([&](nn::ModuleBase& m) {
+    order.push_back("failed " + m.type_name());
+    throw ValueError("of the hook", "");
+  });
+  block(ones({1, 3}));
+  EXPECT_THAT(order, ElementsAre("before", "after"));
+  order.clear();
+  EXPECT_THROW(block(ones({1, 4})), ShapeError) << "not what the hook throws";
+  EXPECT_THAT(order, ElementsAre("before", "failed Block"));
+  order.clear();
+  auto later = block.register_forward_pre_hook([](nn::ModuleBase&, TensorList&) { throw IndexError("before", ""); });
+  EXPECT_THROW(block(ones({1, 3})), IndexError);
+  EXPECT_THAT(order, ElementsAre("before", "failed Block"));
+  later.remove();
+  order.clear();
+  auto last = block.register_forward_hook(
+      [](nn::ModuleBase&, const TensorList&, TensorList&) { throw IndexError("after", ""); });
+  EXPECT_THROW(block(ones({1, 3})), IndexError);
+  EXPECT_THAT(order, ElementsAre("before", "after", "failed Block"));
+  last.remove();
+  failure.remove();
+  order.clear();
+  EXPECT_THROW(block(ones({1, 4})), ShapeError);
+  EXPECT_THAT(order, ElementsAre("before"));
+}
+
 TEST(ModuleHooks, GradientsOfGradientsPass) {
   nn::Linear net(2, 2);
   net.to(DType::f64);

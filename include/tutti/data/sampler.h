@@ -18,13 +18,19 @@ std::vector<int64_t> permutation(size_t size, uint64_t seed, uint64_t epoch = 0)
 class Sampler {
  public:
   using Function = std::function<std::vector<int64_t>(uint64_t epoch)>;
-  Sampler(size_t size, Function indices) : size_(size), indices_(std::move(indices)) {}
+  /// `identity` tells orders of epochs apart, for loaders that go on in the middle of one: a number that is the same
+  /// on all ranks whose shares are of one order. None: the indices themselves do.
+  using Identity = std::function<uint64_t(uint64_t epoch)>;
+  Sampler(size_t size, Function indices, Identity identity = {})
+      : size_(size), indices_(std::move(indices)), identity_(std::move(identity)) {}
   size_t size() const { return size_; }
   std::vector<int64_t> indices(uint64_t epoch) const;
+  const Identity& identity() const { return identity_; }
 
  private:
   size_t size_;
   Function indices_;
+  Identity identity_;
 };
 
 Sampler sequential_sampler(size_t size);
@@ -51,10 +57,12 @@ class BatchSampler {
   /// Batches in an epoch.
   size_t size() const { return size_; }
   std::vector<std::vector<int64_t>> batches(uint64_t epoch) const;
+  const Sampler::Identity& identity() const { return identity_; }
 
  private:
   size_t size_;
   Function batches_;
+  Sampler::Identity identity_;
 };
 
 }  // namespace tutti::data

@@ -130,8 +130,9 @@ void verify(const Graph& graph, const char* after);
 
 /// The graph as text, a node a line; fusion groups and the plan of memory where they are known.
 std::string to_string(const Graph& graph);
-/// The same as a page to look at.
-std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, const std::string& title);
+/// The same as a page to look at; `code` is what was generated for each, if anything.
+std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, const std::string& title,
+                    const std::vector<std::string>& code = {});
 /// What the graph asks of other ranks, a line each: equal on all ranks, or they would wait for each other.
 std::vector<std::string> collectives(const Graph& graph);
 

@@ -77,6 +77,9 @@ class ModuleBase;
 using ForwardPreHook = std::function<void(ModuleBase&, TensorList& inputs)>;
 /// After forward; may replace the tensors of the result.
 using ForwardHook = std::function<void(ModuleBase&, const TensorList& inputs, TensorList& outputs)>;
+/// When forward, or a hook around it, has thrown: puts back what a hook before forward has changed. What it throws
+/// itself is lost.
+using ForwardFailureHook = std::function<void(ModuleBase&)>;
 /// When the gradients of the result are known, before they go through the module; may replace them. Backward hooks get
 /// a copy of the module, made in forward, since the module itself may be elsewhere or gone by then: it shares tensors
 /// with it, but what a hook changes of its plain members (or replaces of its tensors) only that copy sees.
@@ -102,7 +105,7 @@ class HookedCall {
  private:
   ModuleBase& module_;
   TensorList inputs_;
-  std::shared_ptr<void> backward_;
+  std::shared_ptr<void> state_;
 };
 }  // namespace detail
 
@@ -153,6 +156,7 @@ class ModuleBase {
   // ---- Hooks. They are copied with the module; removing one removes it from the copies too (not from clones).
   HookHandle register_forward_pre_hook(ForwardPreHook hook);
   HookHandle register_forward_hook(ForwardHook hook);
+  HookHandle register_forward_failure_hook(ForwardFailureHook hook);
   HookHandle register_backward_pre_hook(BackwardPreHook hook);
   HookHandle register_backward_hook(BackwardHook hook);
 

@@ -161,6 +161,18 @@ void add_whole(const std::vector<bool>& mine, size_t lo, size_t hi, std::vector<
   }
 }
 
+// The same for a few numbers, without the machinery.
+template <class T>
+T tree_sum(std::span<const void* const> sources, size_t lo, size_t hi, int64_t i) {
+  if (hi - lo == 1) return static_cast<const T*>(sources[lo])[i];
+  size_t mid = lo + std::bit_floor(hi - lo - 1);
+  return tree_sum<T>(sources, lo, mid, i) + tree_sum<T>(sources, mid, hi, i);
+}
+template <class T>
+void sum_few(std::span<const void* const> sources, void* target, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) static_cast<T*>(target)[i] = tree_sum<T>(sources, 0, sources.size(), i);
+}
+
 Reduction summing(const Reduction& r) {
   Reduction sum = r;
   if (sum.op == Reduce::average) sum.op = Reduce::sum;
@@ -211,6 +223,11 @@ void reduce_into(const Reduction& r, std::span<const void* const> sources, std::
     for (void* t : targets)
       if (t != sources[0]) std::memcpy(t, sources[0], static_cast<size_t>(count * size));
     return;
+  }
+  if (count <= 8 && r.op == Reduce::sum && r.scale == 1 && r.factors.empty() && partials.empty() &&
+      targets.size() == 1) {
+    if (r.dtype == DType::f32) return sum_few<float>(sources, targets[0], count);
+    if (r.dtype == DType::f64) return sum_few<double>(sources, targets[0], count);
   }
   DType dtype = combining_dtype(r.dtype);
   Reduction sum = summing(r);

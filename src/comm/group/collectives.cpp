@@ -184,12 +184,13 @@ bool run_directly(Call& call, const Tensor& x, const Options& o) {
   call.dtype = x.dtype();
   call.shape = x.sizes();
   call.place = o.place;
-  call.out.push_back({x.raw_data(), x.numel()});
+  Piece piece{x.raw_data(), x.numel()};
+  call.out.push_back(piece);
   bool writes = call.kind == Kind::all_reduce || group->rank != call.root;
-  if (call.kind == Kind::all_reduce) call.in.push_back({x.raw_data(), x.numel()});
+  if (call.kind == Kind::all_reduce) call.in.push_back(piece);
   call.recorded = comm::is_recording();
   group->run(std::move(call), comm::bounded(o.timeout.value_or(group->group->timeout())));
-  if (writes && x.numel()) x.set_version(x.version() + 1);
+  if (writes && piece.count) x.set_version(x.version() + 1);
   return true;
 }
 

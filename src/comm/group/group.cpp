@@ -2,6 +2,7 @@
 #include "tutti/comm/group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <ostream>
 #include <thread>
 
@@ -73,14 +74,30 @@ std::string to_string(const Group& group) {
 }
 std::ostream& operator<<(std::ostream& out, const Group& group) { return out << to_string(group); }
 
+namespace {
+std::atomic<int> thread_ranks{0};  // that run in this process now
+
+// The world of a thread that is not the one a rank began on.
+std::shared_ptr<RankGroup> world_of_process() {
+  if (auto spawned = comm::spawned_world()) return spawned;
+  if (auto started = comm::world_from_environment()) {
+    comm::tell_at_terminate(started);
+    return started;
+  }
+  int others = thread_ranks.load();
+  check<ValueError>(others == 0, "world",
+                    "this thread belongs to none of the {} ranks that are threads of this process, so it has no world. "
+                    "Take what it needs in the rank that starts it and give it to the thread: a group for its calls "
+                    "(Group all = world(); ... all_reduce(x, {{.group = all}})), or all of the rank's context (Context "
+                    "mine = context(); ... in the thread: ContextGuard guard(mine))",
+                    others);
+  return comm::make_handle(std::make_shared<World>(1, std::chrono::minutes(5)), 0);
+}
+}  // namespace
+
 Group world() {
   Context& c = context();
-  if (!c.world) {
-    auto started = comm::world_from_environment();
-    if (started) comm::tell_at_terminate(started);
-    c.world = started;
-    if (!c.world) c.world = comm::make_handle(std::make_shared<World>(1, std::chrono::minutes(5)), 0);
-  }
+  if (!c.world) c.world = world_of_process();
   return Group(std::static_pointer_cast<RankGroup>(c.world));
 }
 int rank() { return world().rank(); }
@@ -95,6 +112,11 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
   // Ranks may end before others begin; what they sent waits in the group.
   auto everyone = comm::make_handle(world, 0);
   Context outer = context();
+  struct Hosted {
+    int n;
+    explicit Hosted(int ranks) : n(ranks) { thread_ranks += n; }
+    ~Hosted() { thread_ranks -= n; }
+  } hosted(n);
   int cores = static_cast<int>(process_cores().size());
   std::mutex mutex;
   // One for each rank, so that none is freed while another thread may still look at it; `first` is the one to throw.
@@ -106,7 +128,8 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     mine.rank = rank;
     mine.world_size = n;
     mine.threads = std::max(1, cores / n);
-    mine.generator = std::make_shared<Generator>(options.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(rank));
+    mine.generator =
+        std::make_shared<Generator>(options.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(rank), rank);
     mine.world = comm::make_handle(world, rank);
     ContextGuard guard(mine);
     mine = {};

@@ -106,7 +106,7 @@ void RankGroup::carry_out(uint64_t entry, const Begin& begin) {
   }
 }
 
-void RankGroup::run(Call call, std::chrono::milliseconds timeout) {
+void RankGroup::run(Call&& call, std::chrono::milliseconds timeout) {
   if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
   check_may_wait(name(call.kind));
   state->throw_unobserved();

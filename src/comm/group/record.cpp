@@ -16,11 +16,6 @@ namespace {
 
 constexpr size_t kEntries = 512, kMostEntries = size_t{1} << 24;
 
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-std::chrono::steady_clock::time_point time_point(int64_t ns) {
-  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
-}
-
 size_t entries_wanted() {
   const char* text = std::getenv("TUTTI_RECORD");
   if (!text || !*text) return kEntries;
@@ -51,7 +46,7 @@ uint64_t FlightRecord::add(uint64_t group, uint64_t* next, int peer, int64_t tag
   int64_t count = 0;
   for (const Piece& p : call.in.empty() ? call.out : call.in) count += p.count;
   size_t dims = std::min(call.shape.size(), kDims);
-  int64_t now = now_ns();
+  int64_t now = ticks_now();
   std::lock_guard guard(lock_);
   Entry& e = entries_[count_ & mask_];
   e.group = group;
@@ -81,14 +76,14 @@ uint64_t FlightRecord::begin_message(uint64_t group, int peer, int64_t tag, cons
 }
 
 void FlightRecord::end(uint64_t entry, CallStatus status) {
-  int64_t now = now_ns();
+  int64_t now = ticks_now();
   std::lock_guard guard(lock_);
   if (entry + mask_ + 1 < count_) return;  // forgotten meanwhile
   entries_[entry & mask_].end = now;
   entries_[entry & mask_].status = status;
 }
 
-Recorded FlightRecord::read(uint64_t index) const {
+Recorded FlightRecord::read(uint64_t index, const TickScale& scale) const {
   const Entry& e = entries_[index & mask_];
   Brief call{e.kind, e.dtype, e.op, e.root, e.tensors, Shape(std::span<const int64_t>(e.shape, e.dims)),
              e.file, e.line};
@@ -98,30 +93,33 @@ Recorded FlightRecord::read(uint64_t index) const {
           .bytes = e.bytes,
           .peer = e.peer,
           .tag = e.tag,
-          .begin = time_point(e.begin),
-          .end = e.status == CallStatus::waiting ? std::chrono::steady_clock::time_point() : time_point(e.end),
+          .begin = scale.time(e.begin),
+          .end = e.status == CallStatus::waiting ? std::chrono::steady_clock::time_point() : scale.time(e.end),
           .status = e.status};
 }
 
 std::optional<Recorded> FlightRecord::find(uint64_t entry) const {
+  TickScale scale;
   std::lock_guard guard(lock_);
   if (entry >= count_ || entry + mask_ + 1 < count_) return {};
-  return read(entry);
+  return read(entry, scale);
 }
 
 std::optional<Recorded> FlightRecord::last(std::optional<uint64_t> group) const {
+  TickScale scale;
   std::lock_guard guard(lock_);
   for (uint64_t k = count_; k > 0 && k + mask_ >= count_; --k) {
     const Entry& e = entries_[(k - 1) & mask_];
-    if (!group || (e.group == *group && e.kind != Kind::send && e.kind != Kind::recv)) return read(k - 1);
+    if (!group || (e.group == *group && e.kind != Kind::send && e.kind != Kind::recv)) return read(k - 1, scale);
   }
   return {};
 }
 
 std::vector<Recorded> FlightRecord::all() const {
+  TickScale scale;
   std::lock_guard guard(lock_);
   std::vector<Recorded> list;
-  for (uint64_t k = count_ > mask_ ? count_ - mask_ - 1 : 0; k < count_; ++k) list.push_back(read(k));
+  for (uint64_t k = count_ > mask_ ? count_ - mask_ - 1 : 0; k < count_; ++k) list.push_back(read(k, scale));
   return list;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/ticks.h"
 #include "comm/group/call.h"
 
 namespace tutti::comm {
@@ -61,7 +62,8 @@ class FlightRecord {
   static constexpr size_t kDims = 8;
   struct Entry {
     uint64_t group, sequence;
-    int64_t begin, end, bytes, tag;
+    int64_t begin, end;  // in ticks
+    int64_t bytes, tag;
     const char* file;  // of a source_location: it lives as long as the program
     uint32_t line, tensors;
     int32_t root, peer;
@@ -73,7 +75,7 @@ class FlightRecord {
     int64_t shape[kDims];
   };
   uint64_t add(uint64_t group, uint64_t* next, int peer, int64_t tag, const Call& call);
-  Recorded read(uint64_t index) const;
+  Recorded read(uint64_t index, const TickScale& scale) const;
   const uint64_t mask_;
   const std::unique_ptr<Entry[]> entries_;  // not touched until used, so that idle ranks cost nothing
   mutable SpinLock lock_;

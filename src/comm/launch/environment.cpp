@@ -19,6 +19,7 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "base/launched.h"
 #include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
 #include "comm/store/socket.h"
@@ -55,23 +56,21 @@ struct Started {
 };
 
 std::optional<Started> find_starter() {
-  struct Starter {
-    const char *rank, *size;
-    std::array<const char*, 2> job;
-  };
-  constexpr Starter starters[] = {
-      {"RANK", "WORLD_SIZE", {"TUTTI_JOB", "TORCHELASTIC_RUN_ID"}},
-      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-      {"PMI_RANK", "PMI_SIZE", {"PMI_JOBID", "PMI_ID"}},
-      {"SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID", nullptr}}};
-  for (const Starter& s : starters) {
+  // In the order of launcher_variables().
+  constexpr std::array<std::array<const char*, 2>, 4> jobs = {{{"TUTTI_JOB", "TORCHELASTIC_RUN_ID"},
+                                                               {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+                                                               {"PMI_JOBID", "PMI_ID"},
+                                                               {"SLURM_JOB_ID", nullptr}}};
+  TUTTI_ASSERT(launcher_variables().size() == jobs.size());
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const LauncherVariables& s = launcher_variables()[i];
     auto rank = number(s.rank), size = number(s.size);
     if (!rank || !size) continue;
     check<ValueError>(*size >= 1 && *rank >= 0 && *rank < *size && *size < 1 << 20, "world",
                       "{} is {} and {} is {}: ranks are numbered from 0 to one below the number of them", s.rank, *rank,
                       s.size, *size);
     Started found{static_cast<int>(*rank), static_cast<int>(*size), s.rank, {}};
-    for (const char* name : s.job)
+    for (const char* name : jobs[i])
       if (name && found.job.empty()) found.job = variable(name).value_or("");
     if (auto step = variable("SLURM_STEP_ID"); step && std::string(s.rank) == "SLURM_PROCID") found.job += "." + *step;
     return found;
@@ -384,7 +383,7 @@ std::shared_ptr<RankGroup> world_from_environment() {
     int rank = environment.worlds.local->rank(), size = environment.worlds.local->size();
     mine.rank = rank;
     mine.world_size = size;
-    if (!mine.generator) mine.generator = std::make_shared<Generator>(static_cast<uint64_t>(rank));
+    generator();  // the rank's own, for the first thread that asks
     // A starter that binds ranks to cores has divided them already.
     int cores = static_cast<int>(process_cores().size());
     int here = environment.worlds.hosts ? environment.worlds.hosts->ranks_here() : size;

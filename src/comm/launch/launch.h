@@ -22,6 +22,9 @@ std::shared_ptr<RankGroup> make_handle(const std::shared_ptr<World>& world, int 
 /// first call meets the other ranks. See docs/collectives.md for the variables.
 std::shared_ptr<RankGroup> world_from_environment();
 
+/// The same of a process that spawn_processes made, for threads that its rank has started; null: it is none.
+std::shared_ptr<RankGroup> spawned_world();
+
 /// From now on an error that nobody catches is told to the other ranks of this world before the program ends by it.
 void tell_at_terminate(const std::shared_ptr<RankGroup>& world);
 

@@ -79,6 +79,23 @@ std::shared_ptr<comm::HostsWorld> meet(const Plan& plan, const std::shared_ptr<P
                                                                .address = "127.0.0.1"});
 }
 
+// The rank that this process is, for threads that its body starts. Never destroyed: they may outlive it.
+struct Spawned {
+  std::mutex mutex;
+  std::shared_ptr<comm::RankGroup> world;
+  int rank = -1, size = 0;
+};
+Spawned& spawned() {
+  static auto* known = new Spawned;
+  return *known;
+}
+void set_spawned(std::shared_ptr<comm::RankGroup> world, int rank, int size) {
+  std::lock_guard lock(spawned().mutex);
+  spawned().world.swap(world);
+  spawned().rank = rank;
+  spawned().size = size;
+}
+
 [[noreturn]] void be_rank(int rank, int n, Plan& plan, const std::function<void()>& body, const SpawnOptions& options) {
   int code = 0;
   std::exception_ptr error;
@@ -94,9 +111,11 @@ std::shared_ptr<comm::HostsWorld> meet(const Plan& plan, const std::shared_ptr<P
     mine.rank = rank;
     mine.world_size = n;
     mine.threads = 1;
-    mine.generator = std::make_shared<Generator>(options.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(rank));
+    mine.generator =
+        std::make_shared<Generator>(options.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(rank), rank);
     mine.world = hosts ? comm::make_handle(hosts, rank) : comm::make_handle(world, rank);
     ContextGuard guard(mine);
+    set_spawned(std::static_pointer_cast<comm::RankGroup>(mine.world), rank, n);
     mine = {};
     body();
   } catch (...) {
@@ -104,6 +123,7 @@ std::shared_ptr<comm::HostsWorld> meet(const Plan& plan, const std::shared_ptr<P
     world->shared().fail(rank, comm::class_of(error), comm::text_of(error));
     code = 1;
   }
+  set_spawned(nullptr, -1, 0);
   world->state(rank)->leave(error);
   if (hosts) hosts->leave();
   world->ended();
@@ -186,6 +206,17 @@ void spawn_processes(int n, const std::function<void()>& body, const SpawnOption
     SharedWorld& shared = plan.shared(r);
     if (shared.failed.load()) comm::rethrow_as(shared.kind, shared.failed_rank, shared.text);
   }
+}
+
+std::shared_ptr<comm::RankGroup> comm::spawned_world() {
+  Spawned& known = spawned();
+  std::lock_guard lock(known.mutex);
+  if (known.world) {
+    context().rank = known.rank;
+    context().world_size = known.size;
+    context().threads = 1;
+  }
+  return known.world;
 }
 
 }  // namespace tutti

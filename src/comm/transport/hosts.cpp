@@ -195,7 +195,7 @@ void HostsGroup::finish_small(const Call& call, const std::vector<CallFacts>& ca
   }
 }
 
-void HostsGroup::run(int, Call call, std::chrono::milliseconds timeout) { queue_->run(std::move(call), timeout); }
+void HostsGroup::run(int, Call&& call, std::chrono::milliseconds timeout) { queue_->run(std::move(call), timeout); }
 
 void HostsGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();

@@ -34,7 +34,7 @@ class HostsGroup : public Transport {
   }
   std::chrono::milliseconds timeout() const override { return world_->local().timeout(); }
 
-  void run(int rank, Call call, std::chrono::milliseconds timeout) override;
+  void run(int rank, Call&& call, std::chrono::milliseconds timeout) override;
   void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
   bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
   bool cancel(WorkState& work) override;

@@ -13,12 +13,6 @@
 #include "comm/transport/shm.h"
 
 namespace tutti::comm {
-namespace {
-
-int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
-
-}  // namespace
-
 void SharedWorld::fail(int rank, const std::string& error_kind, const std::string& error_text) {
   uint32_t expected = 0;
   if (!failing.compare_exchange_strong(expected, 1)) return;
@@ -75,6 +69,10 @@ void ProcessWorld::watch() {
     if (failing_since_ == Clock::time_point()) failing_since_ = Clock::now();
     if (Clock::now() - failing_since_ > std::chrono::seconds(1)) shared().failed.store(1);
   }
+  auto killed = [&](int r) {
+    fail(r,
+         fmt::format("its process {} was killed, or ended without leaving its world", shared().member(r).pid.load()));
+  };
   std::vector<pollfd> polls;
   std::vector<int> ranks;
   for (int r = 0; r < size_; ++r) {
@@ -83,8 +81,7 @@ void ProcessWorld::watch() {
     if (r == rank_ || member.pid.load() == 0) continue;
     if (fd < 0) {
       fd = static_cast<int>(::syscall(SYS_pidfd_open, member.pid.load(), 0));
-      if (fd < 0 && errno == ESRCH && !member.ended.load())
-        fail(r, fmt::format("its process {} is no more", member.pid.load()));
+      if (fd < 0 && errno == ESRCH && !member.ended.load()) killed(r);  // and is no more
     }
     if (fd < 0) continue;
     polls.push_back({fd, POLLIN, 0});
@@ -92,22 +89,21 @@ void ProcessWorld::watch() {
   }
   if (polls.empty() || ::poll(polls.data(), polls.size(), 0) <= 0) return;
   for (size_t k = 0; k < polls.size(); ++k)
-    if (polls[k].revents && !has_ended(ranks[k]))
-      fail(ranks[k], fmt::format("its process {} was killed, or ended without leaving its world",
-                                 shared().member(ranks[k]).pid.load()));
+    if (polls[k].revents && !has_ended(ranks[k])) killed(ranks[k]);
 }
 
 void ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call) {
   std::lock_guard lock(noting_);  // several threads may use the rank's groups
   LastCall& last = shared().member(rank_).last;
   uint64_t version = last.version.load(std::memory_order_relaxed);
-  last.version.store(version + 1);
+  last.version.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   last.group = group;
   last.number = number;
-  last.when = now_ns();
+  last.when = ticks_now();
   last.known = true;
   last.call = call;
-  last.version.store(version + 2);
+  last.version.store(version + 2, std::memory_order_release);
 }
 
 std::string ProcessWorld::last_call(int rank, uint64_t group) const {
@@ -119,11 +115,11 @@ std::string ProcessWorld::last_call(int rank, uint64_t group) const {
     uint64_t of_group = last.group, number = last.number;
     int64_t when = last.when;
     bool known = last.known;
+    std::atomic_thread_fence(std::memory_order_acquire);
     if (last.version.load() != version) continue;
     if (!known) return "it has called nothing";
     return fmt::format("its last call was collective {} of {} group, {}, {:.3g} s ago", number,
-                       of_group == group ? "this" : "another", describe(facts),
-                       1e-9 * static_cast<double>(now_ns() - when));
+                       of_group == group ? "this" : "another", describe(facts), TickScale().seconds_since(when));
   }
   return "it is busy calling";
 }

@@ -26,7 +26,7 @@ class ShmGroup;
 struct LastCall {
   std::atomic<uint64_t> version{0};
   uint64_t group = 0, number = 0;
-  int64_t when = 0;  // of the steady clock, which all processes of a host share
+  int64_t when = 0;  // in ticks
   bool known = false;
   CallHeader call = {};
 };

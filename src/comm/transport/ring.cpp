@@ -140,7 +140,7 @@ bool RingMessages::progress(bool wait) {
       lock.lock();
     else if (!lock.try_lock())
       return false;
-    for (int k = 0; k < static_cast<int>(ranks_.size()); ++k) {
+    for (int k = 0; !broken_ && k < static_cast<int>(ranks_.size()); ++k) {
       moved = push(k) || moved;
       moved = pull(k) || moved;
     }
@@ -171,12 +171,14 @@ std::optional<RingMessages::Withdrawn> RingMessages::withdraw(const WorkState& w
     for (auto it = queue.begin(); it != queue.end(); ++it)
       if (it->work.get() == &work && (it->done == 0 || always)) {
         Withdrawn taken{true, describe(it->call)};
+        broken_ = broken_ || it->done > 0;
         queue.erase(it);
         return taken;
       }
   for (auto& m : arriving_)
     if (always && m && m->receive && m->receive->work.get() == &work) {
       Withdrawn taken{false, describe(m->receive->call)};
+      broken_ = true;
       m.reset();
       return taken;
     }
@@ -185,6 +187,7 @@ std::optional<RingMessages::Withdrawn> RingMessages::withdraw(const WorkState& w
 
 std::vector<std::shared_ptr<WorkState>> RingMessages::withdraw_all() {
   std::lock_guard lock(mutex_);
+  broken_ = true;
   std::vector<std::shared_ptr<WorkState>> all;
   for (auto& r : receives_) all.push_back(std::move(r.work));
   for (auto& queue : sends_) {

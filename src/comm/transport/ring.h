@@ -90,6 +90,7 @@ class RingMessages {
   const std::vector<int> ranks_;
   const int me_;
   std::mutex mutex_;
+  bool broken_ = false;  // part of a message is lost: what follows in the ring would be taken for a header
   std::atomic<uint64_t> moved_{0};
   std::vector<std::deque<Outgoing>> sends_;
   std::vector<std::optional<Incoming>> arriving_;

@@ -149,26 +149,27 @@ void ShmGroup::await(std::atomic<uint64_t> Counters::* counter, uint64_t value, 
 void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   world_->check();
   uint64_t number = next_++;
+  std::optional<SmallShape> small;
+  if (slots_) small = small_shape(call, me_, size());
+  // First: the others may be waiting for it.
+  if (small) slots_.publish_small(me_, number, call, *small);
   CallFacts mine = facts_of(call, me_, size());
   world_->note(id_, number, mine.header);
-  counters(me_).calls.store(next_);
+  counters(me_).calls.store(next_, std::memory_order_release);
   bool done = false;
-  if (slots_) {
-    if (auto shape = small_shape(call, me_, size())) {
-      slots_.publish_small(me_, number, call, *shape);
-      event().notify();
-      int first = 0;
-      await(
-          [&] {
-            first = slots_.missing(number, first);
-            return first == size();
-          },
-          call, number, timeout);
-      done = slots_.finish(me_, number, call, *shape);
-    } else {
-      slots_.publish_long(me_, number);
-      event().notify();
-    }
+  if (small) {
+    int first = 0;
+    auto ready = [&] {
+      first = slots_.missing(number, first);
+      return first == size();
+    };
+    bool come = Event::look(world_->spin(), ready);
+    event().notify_after_fence();
+    if (!come) await(ready, call, number, timeout);
+    done = slots_.finish(me_, number, call, *small);
+  } else if (slots_) {
+    slots_.publish_long(me_, number);
+    event().notify();
   }
   if (!done) execute_long(call, mine, number, timeout);
 }
@@ -298,7 +299,7 @@ void ShmGroup::read_part(const Streams& s, int64_t index) {
   }
 }
 
-void ShmGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
+void ShmGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) {
   if (queue_.try_run(call, timeout)) return;
   auto work = std::make_shared<WorkState>();
   work->timeout = timeout;

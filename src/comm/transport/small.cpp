@@ -81,7 +81,7 @@ void Slots::publish_small(int rank, uint64_t sequence, const Call& call, const S
       if (n) std::memcpy(to, p.data, n);
       to += n;
     }
-  h.stamp.store(sequence + 1);
+  h.stamp.store(sequence + 1, std::memory_order_release);
 }
 
 void Slots::publish_long(int rank, uint64_t sequence) {
@@ -115,6 +115,8 @@ bool Slots::finish(int rank, uint64_t sequence, const Call& call, const SmallSha
     void* target = to.data;
     reduce_into(r, {sources, n}, {&target, 1}, to.count);
   };
+  // The next call's header was last read by others: to have it back takes a while, which may pass meanwhile.
+  __builtin_prefetch(&header(rank, sequence + 1), 1);
   switch (call.kind) {
     case Kind::all_reduce:
     case Kind::reduce: {

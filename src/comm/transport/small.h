@@ -56,7 +56,9 @@ class Slots {
   Slots(RankSlots* slots, int size) : slots_(slots), size_(size) {}
   explicit operator bool() const { return slots_ != nullptr; }
 
-  /// This rank's part of call number `sequence`: as a small one, or as one that goes the long way.
+  /// This rank's part of call number `sequence`: as a small one, or as one that goes the long way. After the former,
+  /// the caller looks whether the others are there, has a fence, and wakes those who sleep: in this order the stamp
+  /// need not have arrived everywhere before anything else is done.
   void publish_small(int rank, uint64_t sequence, const Call& call, const SmallShape& shape);
   void publish_long(int rank, uint64_t sequence);
   /// The first rank from `first` on that has not stamped this call yet; size() when all have.

@@ -366,13 +366,14 @@ bool ThreadGroup::wait_long_time(int rank, Clock::time_point deadline, bool spin
 ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape,
                                           std::chrono::milliseconds timeout) {
   slots_.publish_small(rank, number, call, shape);
-  event_.notify();
   int first = 0;
   auto ready = [&] {
     first = slots_.missing(number, first);
-    return first == size() || world_->failed() || find_ended(number, call);
+    return first == size() || world_->failed() || (world_->any_ended() && find_ended(number, call));
   };
-  if (!Event::look(world_->spin(), ready))
+  bool come = Event::look(world_->spin(), ready);
+  event_.notify_after_fence();
+  if (!come)
     wait_long_time(rank, Clock::now() + timeout, false, ready,
                    [&] { return missing(WaitFor::collective(id_, number, call)); });
   if (first == size()) return slots_.finish(rank, number, call, shape) ? Small::done : Small::goes_long;
@@ -380,12 +381,12 @@ ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call&
   time_out(rank, number, comm::describe(call), timeout);
 }
 
-void ThreadGroup::run(int rank, Call call, std::chrono::milliseconds timeout) {
+void ThreadGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) {
   world_->check();
   RankState& state = states_[static_cast<size_t>(rank)];
   std::unique_lock posting(state.posting);
-  uint64_t number = state.next.load();
-  state.next.store(number + 1);
+  uint64_t number = state.next.load(std::memory_order_relaxed);
+  state.next.store(number + 1, std::memory_order_release);
   if (slots_) {
     if (auto shape = small_shape(call, rank, size())) {
       if (run_small(rank, number, call, *shape, timeout) == Small::done) return;

@@ -33,7 +33,7 @@ class Transport : public std::enable_shared_from_this<Transport> {
   virtual std::chrono::milliseconds timeout() const = 0;
 
   /// This rank's part of the next collective; returns when it is done.
-  virtual void run(int rank, Call call, std::chrono::milliseconds timeout) = 0;
+  virtual void run(int rank, Call&& call, std::chrono::milliseconds timeout) = 0;
   /// The same, without waiting: `work` is completed later.
   virtual void start(int rank, Call call, const std::shared_ptr<WorkState>& work) = 0;
   /// Helps until the work is settled, or the deadline; says whether it is. Without `give_up` the deadline is the end of
@@ -76,7 +76,7 @@ class RankGroup {
   const int rank;  // in the group; -1: not a member
   const std::shared_ptr<RankState> state;
 
-  void run(Call call, std::chrono::milliseconds timeout);
+  void run(Call&& call, std::chrono::milliseconds timeout);
   void start(Call call, const std::shared_ptr<WorkState>& work);
   void send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work);
   void receive(int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work);

@@ -1,146 +1,31 @@
-// The backend that runs a graph through operators, one node after the other, and lets go of values after their last
-// use.
-#include <algorithm>
+// The backend that runs a graph through operators, and the choice between backends.
+#include <atomic>
+#include <cstdio>
 
 #include "base/check.h"
-#include "graph/backend.h"
-#include "tensor/impl.h"
-#include "tutti/ops.h"
+#include "graph/backends/native/native.h"
+#include "graph/backends/runner.h"
 
 namespace tutti::graph {
 namespace {
 
-size_t at(ValueId v) { return static_cast<size_t>(v); }
-
-class Eager final : public Executable {
- public:
-  explicit Eager(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) { find_last_uses(); }
-
-  TensorList run(const TensorList& inputs, const Host* host) const override {
-    NoGrad no_grad;
-    ModeGuard plain(0, kAutocastMode);  // the graph has the casts in it
-    Run r{TensorList(graph_->values.size()), std::vector<uint64_t>(graph_->nodes.size()), host};
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const Input& in = graph_->inputs[i];
-      r.values[at(in.value)] = in.fresh ? inputs[i].clone() : inputs[i];
-    }
-    for (size_t k = 0; k < graph_->nodes.size(); ++k) {
-      step(r, k);
-      for (ValueId v : last_uses_[k]) r.values[at(v)].reset();
-    }
-    TensorList outputs;
-    for (ValueId v : graph_->outputs) outputs.push_back(v == kNone ? Tensor() : r.values[at(v)]);
-    return outputs;
-  }
-
- private:
-  struct Run {
-    TensorList values;
-    std::vector<uint64_t> versions;  // remembered by nodes
-    const Host* host;
-  };
-
-  void find_last_uses() {
-    std::vector<int32_t> last(graph_->values.size(), -1);
-    for (size_t k = 0; k < graph_->nodes.size(); ++k) {
-      for (ValueId v : graph_->nodes[k].inputs)
-        if (v != kNone) last[at(v)] = static_cast<int32_t>(k);
-      for (ValueId v : graph_->nodes[k].outputs) last[at(v)] = static_cast<int32_t>(k);
-    }
-    for (ValueId v : graph_->outputs)
-      if (v != kNone) last[at(v)] = -1;
-    last_uses_.resize(graph_->nodes.size());
-    for (size_t v = 0; v < last.size(); ++v)
-      if (last[v] >= 0) last_uses_[static_cast<size_t>(last[v])].push_back(static_cast<ValueId>(v));
-  }
-
-  void step(Run& r, size_t k) const {
-    const Node& n = graph_->nodes[k];
-    switch (n.kind) {
-      case Kind::call:
-        return call_operator(r, n);
-      case Kind::alias: {
-        const Type& t = graph_->type(n.outputs[0]);
-        const Tensor& x = r.values[at(n.inputs[0])];
-        Tensor alias = make_alias(x, t.sizes, t.strides, offset_of(r, n.inputs[0], t));
-        impl(alias)->dtype = t.dtype;
-        r.values[at(n.outputs[0])] = alias;
-        return;
-      }
-      case Kind::empty: {
-        const Type& t = graph_->type(n.outputs[0]);
-        r.values[at(n.outputs[0])] = make_tensor(t.sizes, t.strides, t.dtype, t.device);
-        return;
-      }
-      case Kind::host:
-        return call_host(r, n);
-      default:
-        return effect(r, n, k);
-    }
-  }
-
-  // Inputs may begin elsewhere in their storage than they did when the graph was made.
-  int64_t offset_of(const Run& r, ValueId of, const Type& t) const {
-    const Tensor& x = r.values[at(of)];
-    if (x.is_sparse()) return 0;
-    auto bytes = static_cast<int64_t>(size_of(t.dtype)), own = static_cast<int64_t>(x.element_size());
-    return t.offset + (x.storage_offset() - graph_->type(of).offset) * own / bytes;
-  }
-
-  void call_operator(Run& r, const Node& n) const {
-    std::vector<const Tensor*> inputs;
-    inputs.reserve(n.inputs.size());
-    static const Tensor undefined;
-    for (ValueId v : n.inputs) inputs.push_back(v == kNone ? &undefined : &r.values[at(v)]);
-    TensorList outputs(n.outputs.size());
-    for (size_t i = 0; i < outputs.size(); ++i)
-      if (n.is_written(i)) outputs[i] = r.values[at(n.outputs[i])];
-    {
-      ModeGuard mode(n.keeps_version ? uint32_t{kPreserveVersion} : 0,
-                     n.keeps_version ? 0 : uint32_t{kPreserveVersion});
-      call(*n.op, inputs, n.attributes, outputs);
-    }
-    for (size_t i = 0; i < outputs.size(); ++i)
-      if (!n.is_written(i)) r.values[at(n.outputs[i])] = std::move(outputs[i]);
-  }
-
-  void call_host(Run& r, const Node& n) const {
-    TensorList outputs, inputs(n.outputs.size());
-    for (ValueId v : n.inputs) outputs.push_back(v == kNone ? Tensor() : r.values[at(v)]);
-    TUTTI_ASSERT(r.host);
-    (*r.host)(n.number, outputs, inputs);
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (n.outputs[i] != kNone) r.values[at(n.outputs[i])] = inputs[i];
-  }
-
-  void effect(Run& r, const Node& n, size_t k) const {
-    const Tensor& x = r.values[at(n.inputs[0])];
-    auto number = static_cast<uint64_t>(n.number);
-    if (n.kind == Kind::resize) {
-      x.resize_storage(number);
-    } else if (n.kind == Kind::version) {
-      r.versions[k] = x.version();
-    } else if (n.kind == Kind::set_version) {
-      x.set_version(n.absolute ? number : r.versions[number]);
-    } else if (n.kind == Kind::set_grad) {
-      x.set_grad(n.inputs[1] == kNone ? Tensor() : r.values[at(n.inputs[1])].detach());
-    } else if (n.kind == Kind::require_grad) {
-      Tensor leaf = x;
-      leaf.requires_grad_(n.number != 0);
-    } else {
-      TUTTI_ASSERT(n.kind == Kind::set_data);
-      x.set_data(r.values[at(n.inputs[1])]);
-    }
-  }
-
-  std::shared_ptr<const Graph> graph_;
-  std::vector<std::vector<ValueId>> last_uses_;  // by node: values that nobody uses after it
-};
-
 class EagerBackend final : public Backend {
  public:
   std::unique_ptr<Executable> compile(std::shared_ptr<const Graph> graph) const override {
-    return std::make_unique<Eager>(std::move(graph));
+    return std::make_unique<Runner>(std::move(graph));
+  }
+};
+
+// Native code where it can be had, which is known only when the first graph comes that could use it.
+class BestBackend final : public Backend {
+ public:
+  std::unique_ptr<Executable> compile(std::shared_ptr<const Graph> graph) const override {
+    if (graph->groups.empty() || native::unavailable().empty()) return backend("native").compile(std::move(graph));
+    static std::atomic<bool> said = false;
+    if (!said.exchange(true))
+      std::fprintf(stderr, "tutti: compiled functions run on the backend 'eager'; 'native' is not available:%s\n",
+                   native::unavailable().c_str());
+    return backend("eager").compile(std::move(graph));
   }
 };
 
@@ -148,8 +33,15 @@ class EagerBackend final : public Backend {
 
 const Backend& backend(const std::string& name) {
   static const EagerBackend eager;
-  check<ValueError>(name == "eager", "compile", "there is no backend '{}'; there is: eager", name);
-  return eager;
+  static const native::NativeBackend native;
+  static const BestBackend best;
+  if (name == "eager") return eager;
+  if (name == "native") return native;
+  check<ValueError>(name.empty(), "compile",
+                    "there is no backend '{}'; there are: native, eager, and \"\" for the better one that is there",
+                    name);
+  const char* wish = std::getenv("TUTTI_BACKEND");
+  return wish && *wish ? backend(wish) : best;
 }
 
 }  // namespace tutti::graph

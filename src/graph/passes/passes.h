@@ -23,7 +23,7 @@ void merge_common(Graph& graph);
 void remove_copies(Graph& graph);
 /// Neighbouring all_reduces of the same kind become one call for many tensors.
 void bucket_collectives(Graph& graph);
-/// Fills graph.groups.
+/// Fills graph.groups, and orders nodes so that those of a group are together.
 void find_groups(Graph& graph);
 /// Fills graph.plan.
 void plan_memory(Graph& graph);
@@ -32,6 +32,8 @@ void plan_memory(Graph& graph);
 
 /// Keeps the nodes that are marked, in order; everything that counts nodes is renumbered.
 void keep_nodes(Graph& graph, const std::vector<bool>& keep);
+/// Puts nodes in the order given by their numbers; everything that counts nodes is renumbered.
+void reorder_nodes(Graph& graph, const std::vector<int32_t>& order);
 /// Replaces the value `from` by `to` in nodes and outputs.
 void replace_uses(Graph& graph, ValueId from, ValueId to);
 /// By memory: whether it is that of an input whose changes can be seen outside.

@@ -23,19 +23,25 @@ void optimise(Graph& graph) {
 }
 
 void keep_nodes(Graph& graph, const std::vector<bool>& keep) {
-  std::vector<int32_t> number(graph.nodes.size(), kNone);
-  int32_t next = 0;
+  std::vector<int32_t> order;
   for (size_t k = 0; k < keep.size(); ++k)
-    if (keep[k]) number[k] = next++;
+    if (keep[k]) order.push_back(static_cast<int32_t>(k));
+  reorder_nodes(graph, order);
+}
+
+void reorder_nodes(Graph& graph, const std::vector<int32_t>& order) {
+  std::vector<int32_t> number(graph.nodes.size(), kNone);
+  for (size_t i = 0; i < order.size(); ++i) number[at(order[i])] = static_cast<int32_t>(i);
   for (Node& n : graph.nodes)
     if (n.kind == Kind::set_version && !n.absolute) n.number = number[static_cast<size_t>(n.number)];
   for (Value& v : graph.values)
     if (v.producer != kNone) v.producer = number[at(v.producer)];
-  std::vector<Node> kept;
-  kept.reserve(static_cast<size_t>(next));
-  for (size_t k = 0; k < keep.size(); ++k)
-    if (keep[k]) kept.push_back(std::move(graph.nodes[k]));
-  graph.nodes = std::move(kept);
+  std::vector<Node> nodes;
+  nodes.reserve(order.size());
+  for (int32_t k : order) nodes.push_back(std::move(graph.nodes[at(k)]));
+  graph.nodes = std::move(nodes);
+  for (FusionGroup& group : graph.groups)
+    for (int32_t& k : group.nodes) k = number[at(k)];
 }
 
 void replace_uses(Graph& graph, ValueId from, ValueId to) {

@@ -155,5 +155,6 @@ Tensor& Tensor::copy_(const Tensor& source) {
 }
 
 const Operator& copy_operator() { return copy_into_op; }
+const Operator& clone_operator() { return copy_op; }
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "base/launched.h"
 #include "base/parallel.h"
 #include "ops/random/draw.h"
 #include "ops/random/kernels.h"
@@ -289,8 +290,16 @@ uint64_t seed_number(int rank) {
 Generator& generator() {
   Context& c = context();
   if (!c.generator) {
+    // As spawn_ranks gives it to its ranks: the same program draws the same numbers, however it was started.
+    static std::atomic<bool> taken = false;
+    auto me = launched();
+    if (me && me->rank == c.rank && !taken.exchange(true)) {
+      c.generator = std::make_shared<Generator>(static_cast<uint64_t>(c.rank), c.rank);
+      return *c.generator;
+    }
     // The finaliser of splitmix64 spreads neighbouring numbers over all seeds.
-    auto seed = seed_number(c.rank) * 0x9E3779B97F4A7C15ull;
+    auto seed =
+        (seed_number(me ? -1 : c.rank) + (me ? static_cast<uint64_t>(me->rank) << 20 : 0)) * 0x9E3779B97F4A7C15ull;
     seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9ull;
     seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EBull;
     c.generator = std::make_shared<Generator>(seed ^ (seed >> 31));

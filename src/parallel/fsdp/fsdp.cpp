@@ -1,0 +1,150 @@
+// What users call.
+#include "tutti/parallel/fsdp.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "parallel/fsdp/family.h"
+#include "parallel/fsdp/unit.h"
+#include "tutti/ops.h"
+
+namespace tutti::parallel {
+namespace {
+
+// Modules are values that move and are copied: hooks are told which one they are about.
+void add_hooks(nn::ModuleBase& module, const std::shared_ptr<ShardUnit>& unit) {
+  module.register_forward_pre_hook(
+      [unit](nn::ModuleBase& m, TensorList& inputs) { unit->family->before_forward(*unit, m, inputs); });
+  module.register_forward_hook([unit](nn::ModuleBase& m, const TensorList&, TensorList& outputs) {
+    unit->family->after_forward(*unit, m, outputs);
+  });
+  module.register_forward_failure_hook([unit](nn::ModuleBase& m) { unit->family->forward_failed(*unit, m); });
+  module.register_backward_pre_hook([unit](nn::ModuleBase&, TensorList&) { unit->family->before_backward(*unit); });
+  module.register_backward_hook([unit](nn::ModuleBase&, TensorList& grad_inputs, const TensorList&) {
+    unit->family->after_backward_of(*unit, grad_inputs);
+  });
+}
+
+// Those inside the unit, which checkpoints call again in backward, when nobody is inside of its forward.
+void add_inner_hooks(nn::ModuleBase& module, const std::shared_ptr<ShardUnit>& unit) {
+  for (auto& [path, inner] : module.named_modules()) {
+    if (inner == &module || !unit->has_parameters_of(*inner)) continue;
+    inner->register_forward_pre_hook(
+        [unit](nn::ModuleBase& m, TensorList&) { unit->family->before_inner_forward(*unit, m); });
+    inner->register_forward_hook(
+        [unit](nn::ModuleBase& m, const TensorList&, TensorList&) { unit->family->after_inner_forward(*unit, m); });
+    inner->register_forward_failure_hook([unit](nn::ModuleBase& m) { unit->family->after_inner_forward(*unit, m); });
+  }
+}
+
+void watch_gradients(const std::shared_ptr<ShardUnit>& unit) {
+  for (size_t f = 0; f < unit->flats.size(); ++f)
+    for (size_t k = 0; k < unit->flats[f].members().size(); ++k) {
+      ShardMember& m = unit->flats[f].members()[k];
+      m.whole.requires_grad_();  // it may become one that does
+      m.whole.register_post_accumulate_hook([weak = std::weak_ptr(unit), f, k](const Tensor&) {
+        if (auto self = weak.lock()) self->family->accumulated(*self, f, k);
+      });
+      m.whole.requires_grad_(m.shard.requires_grad());
+    }
+}
+
+}  // namespace
+
+void fully_shard(nn::ModuleBase& module, const FullyShardOptions& options) {
+  auto family = std::make_shared<ShardFamily>(options);
+  auto unit = std::make_shared<ShardUnit>(module, options, family);
+  family->add(unit);
+  register_unit(unit);
+  add_hooks(module, unit);
+  add_inner_hooks(module, unit);
+  watch_gradients(unit);
+}
+
+ShardNoSync::ShardNoSync(std::shared_ptr<ShardFamily> family) : family_(std::move(family)) { family_->add_no_sync(1); }
+ShardNoSync::~ShardNoSync() {
+  if (family_) family_->add_no_sync(-1);
+}
+
+namespace {
+
+std::shared_ptr<ShardFamily> family_of(const nn::ModuleBase& module, const char* operation) {
+  std::shared_ptr<ShardFamily> family;
+  for (const Tensor& p : module.parameters())
+    if (ShardPlace place = find_shard(p)) family = place.unit->family;
+  check<ValueError>(family != nullptr, operation, "this {} has no parameter that is sharded", module.type_name());
+  return family;
+}
+
+}  // namespace
+
+ShardNoSync no_sync(const nn::ModuleBase& module) { return ShardNoSync(family_of(module, "no_sync")); }
+void set_samples(const nn::ModuleBase& module, double count) { family_of(module, "set_samples")->set_samples(count); }
+
+// ---- Norms
+
+namespace {
+
+// Parts of one parameter are added first, rank after rank in the order of all sums; then parameters, in the order in
+// which they are given.
+double norm_of_all(const TensorList& parameters, double p) {
+  NoGrad guard;
+  bool largest = std::isinf(p);
+  std::vector<double> sums;
+  std::vector<bool> cut;
+  Group group;
+  for (const Tensor& parameter : parameters) {
+    Tensor g = gradient_sink().gradient(parameter);
+    if (g.defined() && g.is_sparse()) g = g.coalesce().values();
+    double n = g.defined() && g.numel() ? norm(g.is_complex() ? g : g.to(DType::f64), p).item<double>() : 0;
+    sums.push_back(largest ? n : std::pow(n, p));
+    ShardPlace place = find_shard(parameter);
+    cut.push_back(static_cast<bool>(place));
+    if (place) group = place.unit->family->group();
+  }
+  if (group.defined()) {
+    // What is whole on every rank is not to be counted by each.
+    std::vector<double> parts = sums;
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (!cut[i]) parts[i] = 0;
+    Tensor all = tensor(parts, {.dtype = DType::f64});
+    all_reduce(all, {.op = largest ? Reduce::max : Reduce::sum, .group = group});
+    parts = all.to_vector<double>();
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (cut[i]) sums[i] = parts[i];
+  }
+  double total = 0;
+  for (double s : sums) {
+    if (std::isnan(s)) return s;
+    total = largest ? std::max(total, s) : total + s;
+  }
+  return largest ? total : std::pow(total, 1 / p);
+}
+
+}  // namespace
+
+double grad_norm(const TensorList& parameters, double p) {
+  check<ValueError>(p > 0, "grad_norm", "takes p > 0, not {}", p);
+  return norm_of_all(parameters, p);
+}
+
+double clip_grad_norm_(const TensorList& parameters, double max_norm, const optim::ClipOptions& options) {
+  check<ValueError>(max_norm >= 0 && options.p > 0, "clip_grad_norm_", "takes a norm ≥ 0 and p > 0, not {} and {}",
+                    max_norm, options.p);
+  double total = norm_of_all(parameters, options.p);
+  check<ValueError>(!options.error_if_nonfinite || std::isfinite(total), "clip_grad_norm_",
+                    "the norm of the gradients is {}: a loss or gradient overflowed", total);
+  NoGrad guard;
+  double scale = max_norm / (total + 1e-6);
+  if (scale >= 1) return total;
+  for (const Tensor& parameter : parameters) {
+    Tensor g = gradient_sink().gradient(parameter);
+    if (!g.defined()) continue;
+    if (g.is_sparse()) gradient_sink().set_gradient(parameter, g = g.coalesce());
+    (g.is_sparse() ? g.values() : g).mul_(scale);
+  }
+  return total;
+}
+
+}  // namespace tutti::parallel

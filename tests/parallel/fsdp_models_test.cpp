@@ -1,0 +1,176 @@
+// Sharded training of real models: W ranks do what one process does with all batches, and the same bits on every
+// transport.
+#include <fstream>
+#include <sstream>
+
+#include "tests/parallel/support.h"
+#include "tests/support/scratch.h"
+
+namespace tutti {
+namespace {
+
+using namespace test;  // NOLINT
+using parallel::fully_shard;
+using parallel::FullyShardOptions;
+
+struct Perceptron : nn::Module<Perceptron> {
+  nn::Linear first{6, 8}, second{8, 8}, last{8, 3};
+  TUTTI_FIELDS(first, second, last)
+  Tensor forward(const Tensor& x) { return last(tanh(second(tanh(first(x))))); }
+  static Tensor input(uint64_t seed, int64_t rows) { return numbers({rows, 6}, seed); }
+  Tensor loss(const Tensor& y, const Tensor& x) { return (y - x.narrow(1, 0, 3)).pow(2).mean(); }
+  void shard(const FullyShardOptions& options) {
+    fully_shard(first, options);
+    fully_shard(second, options);
+  }
+};
+
+struct Cnn : nn::Module<Cnn> {
+  nn::Conv2d conv1{1, 4, 3, {.padding = 1}}, conv2{4, 8, 3, {.padding = 1}};
+  nn::Linear fc1{8 * 2 * 2, 16}, fc2{16, 10};
+  TUTTI_FIELDS(conv1, conv2, fc1, fc2)
+  Tensor forward(const Tensor& images) {
+    Tensor h = max_pool2d(relu(conv1(images)), 2);
+    return fc2(relu(fc1(max_pool2d(relu(conv2(h)), 2).flatten(1))));
+  }
+  static Tensor input(uint64_t seed, int64_t rows) { return numbers({rows, 1, 8, 8}, seed); }
+  Tensor loss(const Tensor& y, const Tensor& x) {
+    return cross_entropy(y, (x.flatten(1).sum(1).abs() * 3).to(i64) % 10);
+  }
+  void shard(const FullyShardOptions& options) {
+    fully_shard(conv1, options);
+    fully_shard(fc1, options);
+  }
+};
+
+struct Lstm : nn::Module<Lstm> {
+  nn::LSTM lstm{3, 8, {.layers = 2, .batch_first = true}};
+  nn::Linear head{8, 1};
+  TUTTI_FIELDS(lstm, head)
+  Tensor forward(const Tensor& x) { return head(lstm(x).output); }
+  static Tensor input(uint64_t seed, int64_t rows) { return numbers({rows, 7, 3}, seed); }
+  Tensor loss(const Tensor& y, const Tensor& x) { return mse_loss(y, x.sum({2}, true)); }
+  void shard(const FullyShardOptions& options) { fully_shard(lstm, options); }
+};
+
+struct Block : nn::Module<Block> {
+  nn::LayerNorm norm1{8}, norm2{8};
+  nn::Linear mix{8, 8}, up{8, 16}, down{16, 8};
+  TUTTI_FIELDS(norm1, norm2, mix, up, down)
+  Tensor forward(const Tensor& x) {
+    Tensor h = norm1(x);
+    Tensor y = x + mix(scaled_dot_product_attention(h, h, h, {.causal = true}));
+    return y + down(gelu(up(norm2(y))));
+  }
+};
+struct Gpt : nn::Module<Gpt> {
+  nn::Embedding tokens{11, 8}, places{6, 8};
+  std::vector<Block> blocks = std::vector<Block>(3);
+  nn::Linear head{8, 11};
+  TUTTI_FIELDS(tokens, places, blocks, head)
+  Tensor forward(const Tensor& text) {
+    Tensor h = tokens(text) + places(arange(text.size(1)));
+    for (Block& block : blocks) h = block(h);
+    return head(h);
+  }
+  static Tensor input(uint64_t seed, int64_t rows) {
+    manual_seed(seed);
+    return randint(0, 11, {rows, 6});
+  }
+  Tensor loss(const Tensor& y, const Tensor& x) { return cross_entropy(y.flatten(0, 1), ((x * 3 + 1) % 11).flatten()); }
+  void shard(const FullyShardOptions& options) {
+    for (Block& block : blocks) fully_shard(block, options);
+    fully_shard(head, options);
+  }
+};
+
+template <class M>
+void compare(const FullyShardOptions& options = {}) {
+  M net = seeded<M>(), whole = net.clone();
+  net.shard(options);
+  fully_shard(net, options);
+  optim::Adam adam(net.parameters(), {.lr = 0.05}), alone(whole.parameters(), {.lr = 0.05});
+  for (uint64_t step = 0; step < 4; ++step) {
+    Tensor x = M::input(step, 3 * world_size());
+    adam.zero_grad();
+    alone.zero_grad();
+    net.loss(net(mine(x, 3)), mine(x, 3)).backward();
+    whole.loss(whole(x), x).backward();
+    double norm = parallel::clip_grad_norm_(net.parameters(), 0.1);
+    EXPECT_NEAR(norm, optim::clip_grad_norm_(whole.parameters(), 0.1), 1e-12 * std::max(1.0, norm));
+    adam.step();
+    alone.step();
+  }
+  nn::StateDict found = parallel::full_state_dict(net), wanted = whole.state_dict();
+  EXPECT_EQ(found.size(), rank() == 0 ? wanted.size() : 0u);
+  for (auto& [name, value] : found) expect_close(value, wanted.at(name), name);
+}
+
+struct FsdpModels : QuickTest<1, 2, 3, 4> {};
+TUTTI_RANK_TEST(FsdpModels, Mlp) { compare<Perceptron>(); }
+TUTTI_RANK_TEST(FsdpModels, Cnn) { compare<Cnn>(); }
+TUTTI_RANK_TEST(FsdpModels, Lstm) { compare<Lstm>(); }
+TUTTI_RANK_TEST(FsdpModels, Gpt) { compare<Gpt>(); }
+
+struct FsdpWays : QuickTest<2, 3> {};
+TUTTI_RANK_TEST(FsdpWays, KeptAfterForward) { compare<Gpt>({.reshard_after_forward = false}); }
+TUTTI_RANK_TEST(FsdpWays, NothingAhead) { compare<Gpt>({.prefetch = 0}); }
+TUTTI_RANK_TEST(FsdpWays, MuchAhead) { compare<Gpt>({.prefetch = 5}); }
+
+// All parameters after a few steps in f32, as bytes.
+template <class M>
+std::string train(const harness::Runner& runner, int ranks, const FullyShardOptions& options) {
+  Scratch scratch;
+  std::string path = scratch / "parameters";
+  harness::run_ranks(
+      ranks,
+      [&] {
+        set_num_threads(1);
+        M net = seeded<M>();
+        net.to(f32);
+        net.shard(options);
+        fully_shard(net, options);
+        optim::Adam adam(net.parameters(), {.lr = 0.05});
+        for (uint64_t step = 0; step < 4; ++step) {
+          Tensor x = M::input(step, 3 * world_size());
+          if (x.is_floating()) x = x.to(f32);
+          adam.zero_grad();
+          net.loss(net(mine(x, 3)), mine(x, 3)).backward();
+          parallel::clip_grad_norm_(net.parameters(), 0.5);
+          adam.step();
+        }
+        nn::StateDict state = parallel::full_state_dict(net);
+        if (rank() != 0) return;
+        std::ofstream out(path, std::ios::binary);
+        for (auto& [name, value] : state) {
+          std::vector<float> values = value.template to_vector<float>();
+          out.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(4 * values.size()));
+        }
+      },
+      {}, runner);
+  std::stringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
+template <class M>
+void compare_transports() {
+  for (int ranks : {2, 3}) {
+    std::string first;
+    for (const auto& runner : harness::every_transport())
+      for (int prefetch : {0, 1}) {
+        // When parameters are gathered must not show.
+        std::string bytes = train<M>(runner, ranks, {.reshard_after_forward = prefetch == 0, .prefetch = prefetch});
+        if (first.empty()) first = bytes;
+        EXPECT_GT(bytes.size(), 100u);
+        EXPECT_TRUE(bytes == first) << ranks << " ranks by " << runner.name << ", " << prefetch << " ahead";
+      }
+  }
+}
+
+TEST(FsdpSameBits, Cnn) { compare_transports<Cnn>(); }
+TEST(FsdpSameBits, Lstm) { compare_transports<Lstm>(); }
+TEST(FsdpSameBits, Gpt) { compare_transports<Gpt>(); }
+
+}  // namespace
+}  // namespace tutti
