@@ -1,5 +1,6 @@
 // What a call costs: an empty one, tensors there and back, many at once; between two threads and between two processes
-// of a host. PyTorch's RPC does the same work in two processes of its own (bench/peers/rpc_torch.py).
+// of a host; and a layer that lives elsewhere, forward and backward. PyTorch's RPC does the same work in two processes
+// of its own (bench/peers/rpc_torch.py).
 #include <cmath>
 
 #include "bench/support/figure.h"
@@ -38,8 +39,9 @@ double calls_a_second(int rounds, int count) {
   return count / time;
 }
 
-/// Seconds of an empty call, of an echo of 4 MB and of 16 MB; asynchronous calls a second.
-constexpr size_t kFigures = 4;
+/// Seconds of an empty call, of an echo of 4 MB and of 16 MB; asynchronous calls a second; seconds of a remote
+/// Linear(256, 256) forward and distributed backward, batch 64.
+constexpr size_t kFigures = 5;
 std::vector<double> measure(bool quick) {
   rpc::Session session;
   if (rank() != 0) return {};
@@ -51,6 +53,12 @@ std::vector<double> measure(bool quick) {
     found.push_back(time_of(rounds, 10, [&] { rpc::sync<&echo>("worker1", x); }));
   }
   found.push_back(calls_a_second(rounds, quick ? 500 : 5000));
+  rpc::RemoteModule<nn::Linear> layer("worker1", 256, 256);
+  Tensor x = randn({64, 256});
+  found.push_back(time_of(rounds, quick ? 20 : 100, [&] {
+    dist_autograd::Context context;
+    dist_autograd::backward(context, {layer(x).sum()});
+  }));
   return found;
 }
 
@@ -86,6 +94,12 @@ void report_way(const std::string& way, const std::vector<double>& t, const std:
           .peer = "pytorch",
           .peer_value = torch[3] / 1e3,
           .want = {Want::value_at_least, 200.0}});
+  report({.name = "remote_linear_" + way,
+          .value = t[4] * 1e3,
+          .unit = "ms",
+          .peer = "pytorch",
+          .peer_value = torch[4] * 1e3,
+          .want = {Want::value_at_most, 0.2}});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 """PyTorch's RPC between two processes of a host, for bench/rpc.cpp: rpc_torch.py ROUNDS
 
-Prints seconds of an empty call, of an echo of 4 MB and of 16 MB, and asynchronous calls a second."""
+Prints seconds of an empty call, of an echo of 4 MB and of 16 MB, asynchronous calls a second, and seconds of a remote
+Linear(256, 256) forward and distributed backward, batch 64."""
 import os
 import socket
 import statistics
@@ -9,6 +10,7 @@ import time
 
 import torch
 import torch.multiprocessing as mp
+from torch.distributed import autograd as dist_autograd
 from torch.distributed import rpc
 
 
@@ -35,6 +37,11 @@ def many():
     torch.futures.wait_all([rpc.rpc_async("worker1", add_one, args=(i,)) for i in range(1000)])
 
 
+def remote_linear(layer, x):
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [layer.rpc_sync().forward(x).sum()])
+
+
 def run(rank, rounds, port):
     torch.set_num_threads(1)
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", num_worker_threads=16)
@@ -45,6 +52,9 @@ def run(rank, rounds, port):
             x = torch.ones(megabytes * 250_000)
             print(time_of(rounds, 5, lambda: rpc.rpc_sync("worker1", echo, args=(x,))))
         print(1000 / time_of(rounds, 1, many))
+        layer = rpc.remote("worker1", torch.nn.Linear, args=(256, 256))
+        x = torch.randn(64, 256)
+        print(time_of(rounds, 20, lambda: remote_linear(layer, x)))
         sys.stdout.flush()
     rpc.shutdown()
 

@@ -27,8 +27,7 @@ class Backward : public std::enable_shared_from_this<Backward> {
     tutti::Context quiet = context();
     quiet.distributed_autograd = nullptr;
     ContextGuard guard(std::move(quiet));
-    for (int rank : others)
-      watch(rpc::async<&run_pass>({rank, pass_->head().timeout}, part_->id, pass_->head().number), false);
+    for (int rank : others) watch(ask<&run_pass>(rank, pass_->timeout(), part_->id, pass_->head().number), false);
     watch(pass_->done(), true);
   }
   void fail(const std::exception_ptr& error) {
@@ -37,13 +36,13 @@ class Backward : public std::enable_shared_from_this<Backward> {
       if (error_) return;
       error_ = error;
     }
+    tell_owner(error);
     pass_->abort(error);
-    if (part_->mine) return registry_->release_everywhere(part_->id, error);
-    ContextGuard guard(registry_->context());
-    try {
-      (void)rpc::async<&fail_context>(owner_of(part_->id), part_->id, comm::text_of(error));
-    } catch (const Error&) {  // the session is over
+    {
+      std::lock_guard lock(mutex_);
+      told_ = true;
     }
+    settle();
   }
   /// Fails before anybody was told.
   void fail_early(const std::exception_ptr& error) {
@@ -52,21 +51,35 @@ class Backward : public std::enable_shared_from_this<Backward> {
   }
 
  private:
+  void tell_owner(const std::exception_ptr& error) {
+    if (part_->mine) return registry_->release_everywhere(part_->id, error);
+    ContextGuard guard(registry_->context());
+    try {
+      (void)rpc::async<&fail_context>(owner_of(part_->id), part_->id, comm::text_of(error));
+    } catch (const Error&) {  // the session is over
+    }
+  }
   void watch(const rpc::Future<>& future, bool own) {
     future.core()->on_done([self = shared_from_this(), core = future.core(), own] { self->ended(core->error(), own); });
   }
-  // After an error nobody waits for the others, but this worker's own nodes have ended.
   void ended(const std::exception_ptr& error, bool own) {
     if (error) fail(error);
-    std::exception_ptr first;
     {
       std::lock_guard lock(mutex_);
       --left_;
       own_ended_ = own_ended_ || own;
-      if (left_ > 0 && !(error_ && own_ended_)) return;
-      first = error_;
     }
-    first ? result_.fail(first) : result_.set();
+    settle();
+  }
+  // After an error nobody waits for the others, but this worker's own nodes have ended, and the context is freed.
+  void settle() {
+    std::exception_ptr error;
+    {
+      std::lock_guard lock(mutex_);
+      if (error_ ? !told_ || !own_ended_ : left_ > 0) return;
+      error = error_;
+    }
+    error ? result_.fail(error) : result_.set();
   }
 
   const std::shared_ptr<Registry> registry_;
@@ -75,7 +88,7 @@ class Backward : public std::enable_shared_from_this<Backward> {
   const rpc::Promise<void> result_;
   std::mutex mutex_;
   size_t left_ = 0;
-  bool own_ended_ = false;
+  bool own_ended_ = false, told_ = false;
   std::exception_ptr error_;
 };
 

@@ -38,6 +38,11 @@ std::shared_ptr<Pass> Pass::current() {
   return scope ? scope->pass.lock() : nullptr;
 }
 
+std::chrono::nanoseconds Pass::timeout() const {
+  auto agent = agent_.lock();
+  return agent && agent->timeout() == head_.timeout ? std::chrono::nanoseconds() : head_.timeout;
+}
+
 // ---- The first half
 
 // All that can be reached and has not been. Where it came from elsewhere, there is more to see.
@@ -57,8 +62,7 @@ void Pass::explore(Node* from, Marks& marks) {
 
 rpc::Future<std::vector<int>> Pass::tell(const Marks& marks) {
   std::vector<rpc::Future<std::vector<int>>> answers;
-  for (const auto& [rank, keys] : marks)
-    answers.push_back(rpc::async<&mark_sends>({rank, head_.timeout}, part_->id, head_, keys));
+  for (const auto& [rank, keys] : marks) answers.push_back(ask<&mark_sends>(rank, timeout(), part_->id, head_, keys));
   if (answers.size() == 1) return answers[0];
   return rpc::all(answers).then([](const std::vector<std::vector<int>>& lists) {
     std::set<int> ranks;
@@ -182,7 +186,7 @@ void Pass::send_back(const ReceiveNode& node, TensorList gradients) {
                      node.peer());
   }
   ContextGuard guard(outside(tutti::context()));
-  auto sent = rpc::async<&take_gradients>({node.peer(), head_.timeout}, part_->id, head_.number, node.key(), gradients);
+  auto sent = rpc::async<&take_gradients>({node.peer(), timeout()}, part_->id, head_.number, node.key(), gradients);
   sent.core()->on_done([self = weak_from_this(), core = sent.core()] {
     auto pass = self.lock();
     if (pass && core->error()) pass->abort(core->error());
@@ -201,11 +205,6 @@ void Pass::abort(const std::exception_ptr& error) {
   // By another thread: this one may hold locks, or run nodes of this very pass.
   auto agent = agent_.lock();
   if (!agent || !agent->post([self = shared_from_this()] { self->proceed(); })) proceed();
-}
-
-bool Pass::ended() const {
-  std::lock_guard lock(mutex_);
-  return ended_;
 }
 
 void Pass::end(const std::exception_ptr& error) {

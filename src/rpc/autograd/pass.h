@@ -29,6 +29,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   ContextId context() const { return part_->id; }
   const PassHead& head() const { return head_; }
+  /// Of its calls; zero: the session's.
+  std::chrono::nanoseconds timeout() const;
 
   // ---- The first half
   /// Where it begins. `path`: of what begins it. Returns the ranks that take part beside this one.
@@ -44,7 +46,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void send_back(const ReceiveNode& node, TensorList gradients);
   /// Ends it with this error, unless it has ended.
   void abort(const std::exception_ptr& error);
-  bool ended() const;
+  bool ended() const { return ended_.load(); }
   rpc::Future<> done() const { return done_.future(); }
 
  private:
@@ -60,9 +62,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   const rpc::Promise<void> done_;
 
   mutable std::mutex mutex_;
-  bool starts_here_ = false, begun_ = false, ended_ = false;
-  tutti::Context context_;  // in which nodes are run
-  Path path_;        // of what began it, where that was here
+  bool starts_here_ = false, begun_ = false;
+  std::atomic<bool> ended_{false};  // changed under the lock; read without it, by who holds the part's
+  tutti::Context context_;          // in which nodes are run
+  Path path_;                       // of what began it, where that was here
   std::shared_ptr<GraphTask> task_;
   std::unordered_set<const Node*> visited_;
   std::unordered_set<const ReceiveNode*> reached_;  // which have not sent yet
@@ -70,6 +73,14 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::unordered_set<std::string> arrived_;
   std::atomic<uint32_t> wanted_{0};  // times that there was something new, since it was looked
 };
+
+/// Calls a function of those below that returns at once. Where the other worker is a thread of this process, this
+/// thread runs it: waking another takes longer. `timeout` zero: the session's.
+template <auto F, class... A>
+rpc::Future<rpc::detail::Result<F>> ask(int rank, std::chrono::nanoseconds timeout, const A&... arguments) {
+  rpc::detail::Outgoing call({rank, timeout}, rpc::detail::function<rpc::detail::Calling<F>>);
+  return rpc::detail::start<rpc::detail::Arguments<F>, rpc::detail::Result<F>>(call, true, arguments...);
+}
 
 // ---- What workers say to each other
 
