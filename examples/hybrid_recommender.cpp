@@ -98,8 +98,8 @@ class Trainer {
     for (int64_t server = 0; server < kServers; ++server) {
       Tensor here = songs % kServers == server;
       Tensor count = here.to(i64).sum(1);
-      parts.push_back(shards_[static_cast<size_t>(server)].async<&Shard::look_up>(floor_divide(masked_select(songs, here), kServers),
-                                                                                  cumsum(count, 0) - count));
+      parts.push_back(shards_[static_cast<size_t>(server)].async<&Shard::look_up>(
+          floor_divide(masked_select(songs, here), kServers), cumsum(count, 0) - count));
     }
     Tensor sum = parts[0].wait();
     for (size_t k = 1; k < parts.size(); ++k) sum = sum + parts[k].wait();

@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
   double last = 0;
 
   // Rank 0 writes it, everybody reads it. A kill at any moment leaves the old one or the new one, never a piece.
-  io::Checkpoint checkpoint(path.empty() ? "unused" : path, {{"model", net}, {"adam", adam}, {"step", step}, {"loss", last}});
+  io::Checkpoint checkpoint(path.empty() ? "unused" : path,
+                            {{"model", net}, {"adam", adam}, {"step", step}, {"loss", last}});
   if (!path.empty() && checkpoint.load() && rank() == 0) std::printf("goes on at step %ld\n", long(step));
   barrier();  // nobody writes while others read
 

@@ -430,7 +430,8 @@ TEST(FunctionalForms, Errors) {
     EXPECT_THAT(text([&] { fn::all_gather(x, {}, {{4}, {4}}); }), HasSubstr("2 shapes were given for a group of 3"));
     EXPECT_THAT(text([&] { fn::all_gather(x, {}, {{5}, {5}, {5}}); }), HasSubstr("is not that of f64[4]"));
     EXPECT_THAT(text([&] { fn::all_gather_single(x[0]); }), HasSubstr("has no dim to cut"));
-    EXPECT_THAT(text([&] { fn::all_reduce(x, {.op = Reduce::bor}); }), HasSubstr("there is no Reduce::bor of f64: integers and bools have bits"));
+    EXPECT_THAT(text([&] { fn::all_reduce(x, {.op = Reduce::bor}); }),
+                HasSubstr("there is no Reduce::bor of f64: integers and bools have bits"));
     EXPECT_THAT(text([&] { fn::all_reduce(x, {.op = Reduce::max, .factor = 2}); }), HasSubstr("factors are for sums"));
     EXPECT_THAT(text([&] { fn::all_reduce(to_sparse(x.detach())); }), HasSubstr("is sparse"));
     Group two = world().subgroup({0, 2});
