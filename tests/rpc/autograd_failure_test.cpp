@@ -1,6 +1,7 @@
 // Backward passes that fail: everybody hears of it, and keeps nothing.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 
 #include <thread>
 
@@ -18,7 +19,13 @@ using dist_autograd::get_gradients;
 
 class DistAutogradFailures : public Rpc {};
 INSTANTIATE_TEST_SUITE_P(Ways, DistAutogradFailures, every_way(), testing::PrintToStringParamName());
-class DistAutogradKills : public Rpc {};
+// A known defect: a process that is killed while it sends through UCX's shared memory can leave a call between two
+// others unanswered (docs/rpc.md). Over TCP it does not.
+class DistAutogradKills : public Rpc {
+ protected:
+  DistAutogradKills() { ::setenv("UCX_TLS", "tcp,self", 1); }
+  ~DistAutogradKills() override { ::unsetenv("UCX_TLS"); }
+};
 INSTANTIATE_TEST_SUITE_P(Ways, DistAutogradKills, testing::ValuesIn([] {
                            auto ways = all_ways();
                            ways.erase(ways.begin());  // threads cannot be killed
