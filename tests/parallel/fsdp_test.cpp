@@ -164,6 +164,22 @@ TUTTI_RANK_TEST(Fsdp, ForwardsBeforeBackward) {
 }
 
 // A unit that is used twice, and a layer that is used in two branches.
+// Three steps of a sharded net on each rank's rows, and of the whole one on all of them.
+template <class Net>
+void expect_same_training(Net& net, Net& whole) {
+  optim::SGD sgd(net.parameters(), {.lr = 0.1}), alone(whole.parameters(), {.lr = 0.1});
+  for (uint64_t step = 0; step < 3; ++step) {
+    Tensor x = numbers({2 * world_size(), 6}, step);
+    net.zero_grad();
+    whole.zero_grad();
+    loss_of(net(mine(x, 2)), mine(x, 2)).backward();
+    loss_of(whole(x), x).backward();
+    expect_full_gradients(net, whole);
+    sgd.step();
+    alone.step();
+  }
+}
+
 struct Twice : nn::Module<Twice> {
   nn::Linear in{6, 8}, body{8, 8}, out{8, 3};
   TUTTI_FIELDS(in, body, out)
@@ -177,17 +193,7 @@ TUTTI_RANK_TEST(Fsdp, UnitsUsedSeveralTimes) {
   Twice net = seeded<Twice>(), whole = net.clone();
   fully_shard(net.body);
   fully_shard(net);
-  optim::SGD sgd(net.parameters(), {.lr = 0.1}), alone(whole.parameters(), {.lr = 0.1});
-  for (uint64_t step = 0; step < 3; ++step) {
-    Tensor x = numbers({2 * world_size(), 6}, step);
-    net.zero_grad();
-    whole.zero_grad();
-    loss_of(net(mine(x, 2)), mine(x, 2)).backward();
-    loss_of(whole(x), x).backward();
-    expect_full_gradients(net, whole);
-    sgd.step();
-    alone.step();
-  }
+  expect_same_training(net, whole);
 }
 
 TUTTI_RANK_TEST(Fsdp, Checkpointed) {
@@ -208,17 +214,7 @@ TUTTI_RANK_TEST(Fsdp, Checkpointed) {
   fully_shard(net.a);
   fully_shard(net.b);
   fully_shard(net);
-  optim::SGD sgd(net.parameters(), {.lr = 0.1}), alone(whole.parameters(), {.lr = 0.1});
-  for (uint64_t step = 0; step < 3; ++step) {
-    Tensor x = numbers({2 * world_size(), 6}, step);
-    net.zero_grad();
-    whole.zero_grad();
-    loss_of(net(mine(x, 2)), mine(x, 2)).backward();
-    loss_of(whole(x), x).backward();
-    expect_full_gradients(net, whole);
-    sgd.step();
-    alone.step();
-  }
+  expect_same_training(net, whole);
 }
 
 TUTTI_RANK_TEST(Fsdp, FrozenAndUnused) {
