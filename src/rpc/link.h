@@ -69,7 +69,8 @@ class Opening {
   /// ConnectionError says who was not to be found. The object is spent after that.
   virtual std::unique_ptr<Link> connect(LinkPlan plan) = 0;
 };
-std::unique_ptr<Opening> open_shm_link();
+/// `lends`: whether large data may be read from the sender's memory, where the system allows it.
+std::unique_ptr<Opening> open_shm_link(bool lends = true);
 std::unique_ptr<Opening> open_ucx_link();
 
 /// Several links as one.

@@ -5,6 +5,11 @@
 // socket of the worker's that has a name nobody can guess: nothing of it is in a file system, and it is gone when the
 // last of them is. A message is a stream of bytes in the ring: header, front, data.
 //
+// Large data are lent instead, where the system lets workers read each other's memory (process_vm_readv; they try when
+// they meet): the receiver copies them from where they are, in one go, and counts what it has given back. A sender that
+// leaves before that revokes what it has lent, and then frees it; a receiver that has read finds that out afterwards,
+// as it finds that the sender's process has ended, and throws away what it has read.
+//
 // A worker that is about to sleep says so in its bell, by a number that it has not used before, and then looks once
 // more whether there is something to do. Who has put something into its ring, or has made room in a ring that it waits
 // for, then looks at the bell, and sends a byte to the socket, once for each number. All of these are sequentially
@@ -15,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 
 #include <cstddef>
@@ -39,6 +45,7 @@ using io::Descriptor;
 constexpr const char* kOperation = "rpc::Session";
 constexpr size_t kPiece = 16 << 10;  // is copied before the other side is told: it copies the one before meanwhile
 constexpr size_t kSmall = 32 << 10;  // messages of up to so many bytes own no memory
+constexpr size_t kLent = 32 << 10;   // data of so many bytes are lent
 constexpr int kTurn = 64;            // messages of one worker before it is another's turn
 
 /// The shared part of a worker; all zeros is a good beginning.
@@ -46,6 +53,9 @@ struct Shared {
   alignas(64) std::atomic<uint64_t> asleep{0};  // the bell; 0: awake
   struct Lane {
     alignas(64) std::atomic<uint32_t> stalled{0};  // who writes waits for room
+    std::atomic<uint32_t> may_lend{0};             // says who reads
+    std::atomic<uint32_t> revoked{0};              // what is lent is no more
+    std::atomic<uint64_t> given_back{0};           // loans
     Ring ring;
   };
   Lane& lane(int from) { return reinterpret_cast<Lane*>(this + 1)[from]; }
@@ -55,7 +65,15 @@ struct Shared {
 /// What a worker tells another when they meet, along with its segment.
 struct Greeting {
   Inbox::Token token{};
-  uint32_t from = 0;
+  uint64_t probe = 0;  // where kProbe is, in its memory
+  uint32_t from = 0, reserved = 0;
+};
+constexpr uint64_t kProbe = 0x7475747469727063;
+
+/// What a message begins with in a ring.
+struct Head {
+  WireHeader wire;
+  uint64_t lent = 0;  // where its data are; 0: they follow
 };
 
 struct Address {
@@ -72,7 +90,8 @@ struct Address {
 
 class ShmLink final : public Link {
  public:
-  ShmLink(Descriptor socket, LinkPlan plan);
+  ShmLink(Descriptor socket, const LinkPlan& plan, bool lends);
+  ~ShmLink() override;
   void meet(const LinkPlan& plan);
   void send(int to, Packed packed) override;
   bool poll() override;
@@ -86,20 +105,24 @@ class ShmLink final : public Link {
  private:
   struct Sending {
     Packed packed;
-    size_t done = 0;  // bytes of header, front and data
+    Head head;
+    size_t done = 0;  // bytes of head, front and data
   };
   struct Incoming {
-    WireHeader header;
-    size_t done = 0;     // bytes of the header, and of what follows it
+    Head head;
+    size_t done = 0;     // bytes of the head, and of what follows it
     uint64_t total = 0;  // of both; 0: not known yet
     std::string small;
     std::shared_ptr<Tensor> memory;  // of what is not small
     bool kept = true;                // false: there is no memory for it
   };
   struct Peer {
-    explicit Peer(const LinkPeer& given) : mine(given.mine), address(given.address) {}
+    explicit Peer(const LinkPeer& given)
+        : mine(given.mine), address(given.address), pid(static_cast<pid_t>(given.pid)) {}
     const bool mine;
     const Address address;
+    const pid_t pid;
+    Descriptor process;  // readable when it has ended
     Segment segment;
     Shared* shared = nullptr;
     std::atomic<uint64_t> rung{0};  // for which sleep of its
@@ -110,22 +133,27 @@ class ShmLink final : public Link {
     // Wants its own lock, which is taken after the link's.
     std::mutex mutex;
     std::deque<Sending> queue;
-    std::atomic<bool> queued{false};
+    std::deque<Packed> lent;
+    uint64_t loans = 0;                // that were given back
+    std::atomic<bool> waiting{false};  // either is not empty
   };
   Peer& peer(int k) { return *peers_[static_cast<size_t>(k)]; }
   void ring(Peer& peer);
   bool greet(int to);
   void hear_greeting();
-  bool put(Ring& ring, Sending& sending);
+  bool put(Peer& peer, Sending& sending);
+  void take_back(Peer& peer);
   bool push(Peer& peer);
   bool pull(int from);
   bool begin(int from, Incoming& m);
   bool fill(Ring& ring, Incoming& m);
-  void finish(Incoming& m);
+  void finish(int from, Incoming& m);
+  bool fetch(int from, Incoming& m);
   bool something_to_do();
 
   const Descriptor socket_;
   const int me_;
+  const bool lends_;
   Descriptor memory_;  // until all have it
   Segment segment_;
   Shared* mine_ = nullptr;
@@ -138,8 +166,8 @@ class ShmLink final : public Link {
   std::vector<std::byte> nowhere_;
 };
 
-ShmLink::ShmLink(Descriptor socket, LinkPlan plan)
-    : socket_(std::move(socket)), me_(plan.me), bytes_(Shared::bytes(plan.peers.size())), inbox_(plan) {
+ShmLink::ShmLink(Descriptor socket, const LinkPlan& plan, bool lends)
+    : socket_(std::move(socket)), me_(plan.me), lends_(lends), bytes_(Shared::bytes(plan.peers.size())), inbox_(plan) {
   for (size_t k = 0; k < plan.peers.size(); ++k) {
     peers_.push_back(std::make_unique<Peer>(plan.peers[k]));
     if (plan.peers[k].mine) others_.push_back(static_cast<int>(k));
@@ -152,11 +180,35 @@ ShmLink::ShmLink(Descriptor socket, LinkPlan plan)
   mine_ = reinterpret_cast<Shared*>(segment_.data());
 }
 
+ShmLink::~ShmLink() {
+  for (int k : others_) close(k);
+}
+
 // ---- Meeting
+
+bool has_ended(const Descriptor& process) {
+  pollfd readable{process.get(), POLLIN, 0};
+  return ::poll(&readable, 1, 0) > 0;
+}
+
+// Says whether all of it was read; errno why not.
+bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
+  auto* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    iovec local{at, bytes};
+    iovec remote{reinterpret_cast<void*>(from), bytes};  // NOLINT: of another process
+    ssize_t n = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (n <= 0) return false;
+    at += n;
+    from += static_cast<uint64_t>(n);
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
 
 // False: it cannot take it now.
 bool ShmLink::greet(int to) {
-  Greeting greeting{inbox_.token_to(to), static_cast<uint32_t>(me_)};
+  Greeting greeting{inbox_.token_to(to), reinterpret_cast<uint64_t>(&kProbe), static_cast<uint32_t>(me_)};
   iovec bytes{&greeting, sizeof greeting};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
@@ -210,16 +262,18 @@ void ShmLink::hear_greeting() {
                          greeting.from);
   p.segment = Segment::of(::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0), bytes_);
   p.shared = reinterpret_cast<Shared*>(p.segment.data());
+  uint64_t found = 0;
+  bool readable = lends_ && read_memory(p.pid, greeting.probe, &found, sizeof found) && found == kProbe;
+  mine_->lane(static_cast<int>(greeting.from)).may_lend.store(readable ? 1 : 0);
 }
 
 void ShmLink::meet(const LinkPlan& plan) {
   auto until = Clock::now() + plan.timeout;
-  std::vector<Descriptor> processes;
   std::vector<pollfd> polls = {{socket_.get(), POLLIN, 0}};
   for (int k : others_) {
-    int64_t pid = plan.peers[static_cast<size_t>(k)].pid;
-    processes.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    polls.push_back({processes.back().get(), POLLIN, 0});
+    Peer& p = peer(k);
+    p.process = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, p.pid, 0)));
+    polls.push_back({p.process.get(), POLLIN, 0});
   }
   while (true) {
     int missing = -1;
@@ -253,11 +307,12 @@ void ShmLink::ring(Peer& p) {
 }
 
 // True: all of it.
-bool ShmLink::put(Ring& ring, Sending& s) {
+bool ShmLink::put(Peer& p, Sending& s) {
+  Ring& ring = p.shared->lane(me_).ring;
   const Packed& packed = s.packed;
-  const std::pair<const void*, size_t> parts[] = {{&packed.header, sizeof packed.header},
+  const std::pair<const void*, size_t> parts[] = {{&s.head, sizeof s.head},
                                                   {packed.front.data(), packed.front.size()},
-                                                  {packed.data, packed.header.data_bytes}};
+                                                  {packed.data, s.head.lent ? 0 : packed.header.data_bytes}};
   size_t begin = 0;
   for (auto [data, size] : parts) {
     while (s.done < begin + size) {
@@ -268,41 +323,50 @@ bool ShmLink::put(Ring& ring, Sending& s) {
     }
     begin += size;
   }
+  if (s.head.lent) p.lent.push_back(std::move(s.packed));
   return true;
+}
+
+void ShmLink::take_back(Peer& p) {
+  for (uint64_t back = p.shared->lane(me_).given_back.load(); p.loans < back && !p.lent.empty(); ++p.loans)
+    p.lent.pop_front();
 }
 
 // Wants the peer's lock. Says whether anything moved.
 bool ShmLink::push(Peer& p) {
   Shared::Lane& lane = p.shared->lane(me_);
   bool moved = false;
+  take_back(p);
   while (!p.queue.empty()) {
     Sending& s = p.queue.front();
     size_t before = s.done;
-    bool all = put(lane.ring, s);
+    bool all = put(p, s);
     if (!all) {
       lane.stalled.store(1);
-      all = put(lane.ring, s);  // there may have been room before that was seen
+      all = put(p, s);  // there may have been room before that was seen
     }
     moved = moved || s.done > before;
     if (!all) break;
     p.queue.pop_front();
   }
   if (p.queue.empty()) lane.stalled.store(0, std::memory_order_relaxed);
-  p.queued.store(!p.queue.empty(), std::memory_order_relaxed);
+  p.waiting.store(!p.queue.empty() || !p.lent.empty(), std::memory_order_relaxed);
   return moved;
 }
 
 void ShmLink::send(int to, Packed packed) {
   Peer& p = peer(to);
-  if (p.closed.load()) return;
   packed.header.token = inbox_.token_to(to);
+  Sending s{std::move(packed), {}};
+  s.head.wire = s.packed.header;
+  if (s.head.wire.data_bytes >= kLent && p.shared->lane(me_).may_lend.load(std::memory_order_relaxed))
+    s.head.lent = reinterpret_cast<uint64_t>(s.packed.data);
   {
     std::lock_guard lock(p.mutex);
-    Sending s{std::move(packed)};
-    if (!p.queue.empty() || !put(p.shared->lane(me_).ring, s)) {
-      p.queue.push_back(std::move(s));
-      push(p);
-    }
+    if (p.closed.load()) return;
+    bool all = p.queue.empty() && put(p, s);
+    if (!all) p.queue.push_back(std::move(s));
+    if (!all || !p.lent.empty()) push(p);
   }
   ring(p);
 }
@@ -315,8 +379,11 @@ void ShmLink::close(int k) {
     p.incoming = {};
   }
   std::lock_guard lock(p.mutex);
+  if (!p.shared) return;
+  p.shared->lane(me_).revoked.store(1);
+  p.lent.clear();
   p.queue.clear();
-  p.queued.store(false);
+  p.waiting.store(false);
 }
 
 void ShmLink::flush(Clock::time_point until) {
@@ -324,10 +391,10 @@ void ShmLink::flush(Clock::time_point until) {
     bool any = false;
     for (int k : others_) {
       Peer& p = peer(k);
-      if (!p.queued.load()) continue;
       std::lock_guard lock(p.mutex);
-      if (!p.closed.load() && push(p)) ring(p);
-      any = any || p.queued.load();
+      if (p.closed.load() || !p.waiting.load()) continue;
+      if (push(p)) ring(p);
+      any = any || p.waiting.load();
     }
     return any;
   };
@@ -338,16 +405,17 @@ void ShmLink::flush(Clock::time_point until) {
 
 // A header has come. False: nothing that comes from there can be understood any more.
 bool ShmLink::begin(int from, Incoming& m) {
-  if (!inbox_.proves(m.header.token, m.header.from) || m.header.from != static_cast<uint32_t>(from)) {
+  const WireHeader& header = m.head.wire;
+  if (!inbox_.proves(header.token, header.from) || header.from != static_cast<uint32_t>(from)) {
     inbox_.broken(from, "it sends what does not prove that it is of this session");
     return false;
   }
-  uint64_t bytes = bytes_after(m.header);
-  if (std::string wrong = defect(m.header, bytes); !wrong.empty()) {
+  uint64_t bytes = bytes_after(header);
+  if (std::string wrong = defect(header, bytes); !wrong.empty()) {
     inbox_.broken(from, "it sends what is no message: " + wrong);
     return false;
   }
-  m.total = sizeof m.header + bytes;
+  m.total = sizeof m.head + bytes - (m.head.lent ? header.data_bytes : 0);
   if (bytes <= kSmall) {
     m.small.resize(bytes);
     return true;
@@ -364,7 +432,7 @@ bool ShmLink::begin(int from, Incoming& m) {
 
 // Says whether anything moved.
 bool ShmLink::fill(Ring& ring, Incoming& m) {
-  size_t head = sizeof m.header, before = m.done;
+  size_t head = sizeof m.head, before = m.done;
   auto* to = m.memory ? static_cast<std::byte*>(m.memory->raw_data()) : reinterpret_cast<std::byte*>(m.small.data());
   while (m.done < m.total) {
     size_t left = std::min<uint64_t>(m.total - m.done, kPiece);
@@ -375,12 +443,30 @@ bool ShmLink::fill(Ring& ring, Incoming& m) {
   return m.done > before;
 }
 
-void ShmLink::finish(Incoming& m) {
-  if (m.memory)
-    inbox_.add(m.header, {static_cast<const char*>(m.memory->raw_data()), static_cast<size_t>(m.memory->numel())},
+// Data that are lent. False: they cannot be had.
+bool ShmLink::fetch(int from, Incoming& m) {
+  Peer& p = peer(from);
+  Shared::Lane& lane = mine_->lane(from);
+  bool read = true;
+  if (m.kept) {
+    auto* to = m.memory ? static_cast<char*>(m.memory->raw_data()) : m.small.data();
+    read = read_memory(p.pid, m.head.lent, to + data_at(m.head.wire), m.head.wire.data_bytes);
+    std::string why = std::strerror(errno);
+    if (has_ended(p.process) || lane.revoked.load()) return false;  // everybody hears of that otherwise
+    if (!read) inbox_.add_defect(from, "its memory cannot be read: " + why);
+  }
+  lane.given_back.fetch_add(1);
+  return read;
+}
+
+void ShmLink::finish(int from, Incoming& m) {
+  bool whole = m.kept;
+  if (m.head.lent) whole = fetch(from, m) && whole;
+  if (whole && m.memory)
+    inbox_.add(m.head.wire, {static_cast<const char*>(m.memory->raw_data()), static_cast<size_t>(m.memory->numel())},
                m.memory);
-  else if (m.kept)
-    inbox_.add(m.header, m.small, nullptr);
+  else if (whole)
+    inbox_.add(m.head.wire, m.small, nullptr);
   m.done = 0;
   m.total = 0;
   m.memory = nullptr;
@@ -394,11 +480,11 @@ bool ShmLink::pull(int from) {
   bool moved = false;
   for (int turns = 0; turns < kTurn && !p.closed.load(std::memory_order_relaxed);) {
     if (m.total == 0) {
-      size_t n = lane.ring.take(reinterpret_cast<std::byte*>(&m.header) + m.done, sizeof m.header - m.done);
+      size_t n = lane.ring.take(reinterpret_cast<std::byte*>(&m.head) + m.done, sizeof m.head - m.done);
       if (n == 0) break;
       moved = true;
       m.done += n;
-      if (m.done < sizeof m.header) continue;
+      if (m.done < sizeof m.head) continue;
       if (!begin(from, m)) {
         p.closed.store(true);
         break;
@@ -406,7 +492,7 @@ bool ShmLink::pull(int from) {
     }
     moved = fill(lane.ring, m) || moved;
     if (m.done < m.total) break;
-    finish(m);
+    finish(from, m);
     ++turns;
   }
   if (moved && lane.stalled.load()) ring(p);
@@ -419,7 +505,7 @@ bool ShmLink::poll() {
   bool moved = false;
   for (int k : others_) {
     Peer& p = peer(k);
-    if (p.queued.load(std::memory_order_relaxed)) {
+    if (p.waiting.load(std::memory_order_relaxed)) {
       std::lock_guard sending(p.mutex);
       if (push(p)) {
         moved = true;
@@ -442,8 +528,9 @@ bool ShmLink::something_to_do() {
     if (p.closed.load()) continue;
     const Ring& in = mine_->lane(k).ring;
     if (in.written.load() != in.read.load()) return true;
+    std::lock_guard sending(p.mutex);
     const Ring& out = p.shared->lane(me_).ring;
-    if (p.queued.load() && out.written.load() - out.read.load() < Ring::kBytes) return true;
+    if (!p.queue.empty() && out.written.load() - out.read.load() < Ring::kBytes) return true;
   }
   return false;
 }
@@ -467,7 +554,8 @@ void ShmLink::disarm() {
 
 class ShmOpening final : public Opening {
  public:
-  ShmOpening() : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+  explicit ShmOpening(bool lends)
+      : lends_(lends), socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
     Digest random = random_digest();
     name_ = "tutti-rpc-";
     for (size_t k = 0; k < 16; ++k) name_ += fmt::format("{:02x}", random[k]);
@@ -477,18 +565,19 @@ class ShmOpening final : public Opening {
   }
   std::string address() const override { return name_; }
   std::unique_ptr<Link> connect(LinkPlan plan) override {
-    auto link = std::make_unique<ShmLink>(std::move(socket_), plan);
+    auto link = std::make_unique<ShmLink>(std::move(socket_), plan, lends_);
     link->meet(plan);
     return link;
   }
 
  private:
+  const bool lends_;
   Descriptor socket_;
   std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<Opening> open_shm_link() { return std::make_unique<ShmOpening>(); }
+std::unique_ptr<Opening> open_shm_link(bool lends) { return std::make_unique<ShmOpening>(lends); }
 
 }  // namespace tutti::rpc::detail

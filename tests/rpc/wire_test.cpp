@@ -160,7 +160,8 @@ class RpcLinks : public testing::TestWithParam<LinkWay> {
   std::unique_ptr<Link> first_, second_;
 };
 std::vector<LinkWay> link_ways() {
-  std::vector<LinkWay> ways = {{"shm", open_shm_link}};
+  std::vector<LinkWay> ways = {{"shm", [] { return open_shm_link(); }},
+                               {"shm_alone", [] { return open_shm_link(false); }}};
 #ifndef TUTTI_SANITIZE_THREAD  // UCX is not compiled for it
   if (comm::has_ucx()) ways.push_back({"ucx", open_ucx_link});
 #endif
