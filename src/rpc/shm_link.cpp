@@ -451,8 +451,10 @@ bool ShmLink::fetch(int from, Incoming& m) {
   if (m.kept) {
     auto* to = m.memory ? static_cast<char*>(m.memory->raw_data()) : m.small.data();
     read = read_memory(p.pid, m.head.lent, to + data_at(m.head.wire), m.head.wire.data_bytes);
-    std::string why = std::strerror(errno);
-    if (has_ended(p.process) || lane.revoked.load()) return false;  // everybody hears of that otherwise
+    bool gone = errno == ESRCH;
+    std::string why = read ? "" : std::strerror(errno);
+    // Everybody hears of that otherwise. (Memory goes some time before the process does.)
+    if ((!read && gone) || has_ended(p.process) || lane.revoked.load()) return false;
     if (!read) inbox_.add_defect(from, "its memory cannot be read: " + why);
   }
   lane.given_back.fetch_add(1);
