@@ -41,6 +41,8 @@ class UcxLink {
   UcxLink() {
     ucp_config_t* config = nullptr;
     comm::check_status(ucx.config_read(nullptr, nullptr, &config), "its configuration cannot be read");
+    // Note [Links]. And a process that is killed would leave its files in /dev/shm.
+    if (!std::getenv("UCX_TLS")) ucx.config_modify(config, "TLS", "^sm");
     for (const char* name : {"TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE"})
       if (!std::getenv((std::string("UCX_") + name).c_str())) ucx.config_modify(config, name, "64k");
     ucp_params_t params{};
