@@ -29,8 +29,8 @@ struct Introduction {
   std::string name, address, key;
   int64_t id = 0;  // of the agent in its process, see Agent::find_here
   int64_t pid = 0;
-  std::string process, host;  // what tells them from all others
-  TUTTI_FIELDS(name, address, key, id, pid, process, host)
+  std::string process, host, memory;  // what tells them from all others
+  TUTTI_FIELDS(name, address, key, id, pid, process, host, memory)
 };
 
 /// A call that waits for its answer.
@@ -121,7 +121,7 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
     std::vector<std::shared_ptr<FutureCore>> waiting;  // for less of them
   };
   void meet(const std::vector<Introduction>& all);
-  void make_link(LinkStart start, const std::vector<Introduction>& all);
+  void make_links(std::unique_ptr<Opening> shm, const std::vector<Introduction>& all);
   void await_credit(const CallPlan& plan, size_t bytes, Clock::time_point deadline);
   std::optional<Pending> take_pending(uint64_t number);
   void release_credit(int peer, size_t bytes);
@@ -148,7 +148,7 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
   int64_t id_ = 0;
   Executor executor_;
   References references_;
-  std::unique_ptr<Link> link_;
+  std::unique_ptr<Links> link_;
   Shuffle shuffle_;
 
   mutable std::mutex mutex_;

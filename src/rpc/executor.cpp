@@ -57,7 +57,7 @@ bool stack_is_deep() {
 Executor::Executor(int threads, bool spin)
     : most_(static_cast<size_t>(std::max(threads, 1))), spin_(spin), waits_(spin), idles_(spin) {}
 
-void Executor::set_link(Link* link) {
+void Executor::set_link(Links* link) {
   std::lock_guard lock(mutex_);
   link_ = link;
   start_thread();

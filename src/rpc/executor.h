@@ -53,7 +53,7 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   /// Before anything is posted.
-  void set_link(Link* link);
+  void set_link(Links* link);
   /// Some thread runs it soon. Tasks do not throw. False: it has stopped.
   bool post(Task task);
   /// Until it is done, or then; says whether it is.
@@ -80,7 +80,7 @@ class Executor {
   const size_t most_;
   const bool spin_;
   SpinLimit waits_, idles_;
-  Link* link_ = nullptr;
+  Links* link_ = nullptr;
   std::mutex mutex_;
   std::condition_variable work_, changed_;  // for idle threads, and for those that wait for something
   std::deque<Task> queue_;

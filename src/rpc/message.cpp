@@ -172,6 +172,10 @@ Packed pack(Message&& m) {
 
 // ---- Putting together
 
+uint64_t bytes_after(const WireHeader& h) {
+  return h.data_bytes > 0 ? data_at(h) + h.data_bytes : uint64_t{h.table_bytes} + h.extension_bytes + h.body_bytes;
+}
+
 std::string defect(const WireHeader& h, uint64_t bytes) {
   if (h.magic != WireHeader::kMagic) return "it is not a message of Tutti's";
   if (h.version != WireHeader::kVersion)
@@ -180,8 +184,7 @@ std::string defect(const WireHeader& h, uint64_t bytes) {
   if (h.table_bytes > kMaxTable || h.extension_bytes > kMaxTable || h.body_bytes > kMaxMessage ||
       h.data_bytes > kMaxMessage)
     return "it says that it is larger than messages may be";
-  uint64_t wanted =
-      h.data_bytes > 0 ? data_at(h) + h.data_bytes : uint64_t{h.table_bytes} + h.extension_bytes + h.body_bytes;
+  uint64_t wanted = bytes_after(h);
   if (wanted != bytes) return fmt::format("it says that it has {} bytes and has {}", wanted, bytes);
   return {};
 }

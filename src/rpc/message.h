@@ -96,6 +96,8 @@ struct Packed {
 };
 Packed pack(Message&& message);
 
+/// How many bytes a header says that follow it; nonsense where it has a defect.
+uint64_t bytes_after(const WireHeader& header);
 /// What is wrong with a header, and bytes that follow it: empty, nothing.
 std::string defect(const WireHeader& header, uint64_t bytes);
 /// Where the data of tensors begin.

@@ -44,7 +44,7 @@ std::string process_name() {
   return fmt::format("{}/{}/{}", host_id(), ::getpid(), random);
 }
 
-/// The same for processes that see each other, and can share memory.
+/// The same for processes that see each other.
 std::string host_name() {
   struct stat pids{}, shm{}, net{};
   ::stat("/proc/self/ns/pid", &pids);
@@ -93,11 +93,11 @@ std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
   mine.pid = ::getpid();
   mine.process = process_name();
   mine.host = host_name();
-  bool threads = is_thread_world(group);
-  LinkStart link;
-  if (!threads && group.size() > 1) {
-    link = open_ucx_link();
-    mine.address = link.address;
+  mine.memory = fmt::format("{}/{}", mine.host, state->memory);
+  std::unique_ptr<Opening> shm;
+  if (!is_thread_world(group) && group.size() > 1) {
+    shm = open_shm_link();
+    mine.address = shm->address();
   }
   if (agent->me_ == 0) mine.key = std::string(bytes_of(random_digest()));
   {
@@ -117,7 +117,7 @@ std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
       if (i.name.empty() && defect.empty()) defect = "a rank has a session already";
     check<ValueError>(defect.empty(), kOperation, "{}", defect);
     agent->meet(all);
-    if (link.link) agent->make_link(std::move(link), all);
+    if (shm) agent->make_links(std::move(shm), all);
   } catch (...) {
     if (fresh) state->set_guest(nullptr);
     throw;
@@ -152,13 +152,43 @@ void Agent::meet(const std::vector<Introduction>& all) {
   }
 }
 
-void Agent::make_link(LinkStart start, const std::vector<Introduction>& all) {
-  std::vector<LinkPeer> peers;
-  for (size_t k = 0; k < all.size(); ++k) peers.push_back({all[k].address, peers_[k].local, peers_[k].on_host});
-  LinkEvents events;
-  events.arrived = [this](Message message) { deliver(std::move(message)); };
-  events.broken = [this](int peer, const std::string& why) { executor_.post([this, peer, why] { lost(peer, why); }); };
-  link_ = connect_ucx_link(std::move(start), me_, std::move(peers), all[0].key, options_.timeout, std::move(events));
+// Workers that share memory use it; to all others UCX leads, which is only loaded where there are some.
+void Agent::make_links(std::unique_ptr<Opening> shm, const std::vector<Introduction>& all) {
+  const Introduction& mine = all[static_cast<size_t>(me_)];
+  auto together = [](const Introduction& a, const Introduction& b) {
+    return a.process == b.process || a.memory == b.memory;
+  };
+  bool apart = false;
+  for (const Introduction& i : all)
+    for (const Introduction& j : all) apart = apart || !together(i, j);
+  std::vector<LinkPlan> plans;
+  std::vector<std::unique_ptr<Opening>> openings;
+  std::vector<int> route(all.size(), -1);
+  auto plan = [&](std::unique_ptr<Opening> opening, const std::vector<std::string>& addresses, bool near) {
+    LinkPlan p{.me = me_, .key = all[0].key, .timeout = options_.timeout};
+    p.events.arrived = [this](Message message) { deliver(std::move(message)); };
+    p.events.broken = [this](int peer, const std::string& why) {
+      executor_.post([this, peer, why] { lost(peer, why); });
+    };
+    for (size_t k = 0; k < all.size(); ++k) {
+      bool leads = !peers_[k].local && together(all[k], mine) == near;
+      p.peers.push_back({addresses[k], leads, peers_[k].on_host ? all[k].pid : 0});
+      if (leads) route[k] = static_cast<int>(plans.size());
+    }
+    plans.push_back(std::move(p));
+    openings.push_back(std::move(opening));
+  };
+  std::vector<std::string> addresses;
+  for (const Introduction& i : all) addresses.push_back(i.address);
+  plan(std::move(shm), addresses, true);
+  if (apart) {
+    auto ucx = open_ucx_link();
+    addresses = all_gather_object(ucx->address(), {.group = group_});
+    plan(std::move(ucx), addresses, false);
+  }
+  std::vector<std::unique_ptr<Link>> links;
+  for (size_t k = 0; k < plans.size(); ++k) links.push_back(openings[k]->connect(std::move(plans[k])));
+  link_ = std::make_unique<Links>(std::move(links), std::move(route));
   executor_.set_link(link_.get());
 }
 

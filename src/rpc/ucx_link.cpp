@@ -5,32 +5,22 @@
 #ifndef TUTTI_HAVE_UCX
 
 namespace tutti::rpc::detail {
-class UcxLink {};
-LinkStart open_ucx_link() {
+std::unique_ptr<Opening> open_ucx_link() {
   fail<DeviceError>("rpc::Session",
-                    "this build of Tutti has no UCX, which carries calls between processes: build it where UCX's "
-                    "headers are (on Debian: libucx-dev)");
-}
-std::unique_ptr<Link> connect_ucx_link(LinkStart, int, std::vector<LinkPeer>, const std::string&,
-                                       std::chrono::milliseconds, LinkEvents) {
-  return nullptr;
+                    "this build of Tutti has no UCX, which carries calls between hosts: build it where UCX's headers "
+                    "are (on Debian: libucx-dev)");
 }
 }  // namespace tutti::rpc::detail
 
 #else
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
-#include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <set>
 
-#include "base/sha256.h"
 #include "comm/transport/ucx_library.h"
-#include "io/descriptor.h"
 #include "tutti/ops.h"
 
 namespace tutti::rpc::detail {
@@ -40,17 +30,8 @@ using comm::Ucx;
 namespace {
 
 constexpr unsigned kMessage = 2;        // the number of our active message
-constexpr size_t kLogged = 5;           // strangers that are mentioned on standard error
 constexpr size_t kMostInHeader = 1024;  // of what precedes a tensor
 constexpr auto kClosing = std::chrono::milliseconds(500);
-
-/// What proves that a message is of this session, from one and to another of its workers.
-std::array<uint8_t, 16> token(const std::string& key, int from, int to) {
-  Digest digest = hmac_sha256(key, fmt::format("tutti rpc {} {}>{}", WireHeader::kVersion, from, to));
-  std::array<uint8_t, 16> half;
-  std::memcpy(half.data(), digest.data(), half.size());
-  return half;
-}
 
 }  // namespace
 
@@ -60,6 +41,8 @@ class UcxLink {
   UcxLink() {
     ucp_config_t* config = nullptr;
     comm::check_status(ucx.config_read(nullptr, nullptr, &config), "its configuration cannot be read");
+    // Note [Links]. And a process that is killed would leave its files in /dev/shm.
+    if (!std::getenv("UCX_TLS")) ucx.config_modify(config, "TLS", "^sm");
     for (const char* name : {"TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE"})
       if (!std::getenv((std::string("UCX_") + name).c_str())) ucx.config_modify(config, name, "64k");
     ucp_params_t params{};
@@ -101,22 +84,21 @@ namespace {
 
 class UcxLinkUse final : public Link {
  public:
-  UcxLinkUse(std::shared_ptr<UcxLink> link, int me, std::vector<LinkPeer> peers, const std::string& key,
-             LinkEvents events);
+  UcxLinkUse(std::shared_ptr<UcxLink> link, LinkPlan plan);
   ~UcxLinkUse() override;
   void send(int to, Packed packed) override;
   bool poll() override;
-  void sleep(Clock::time_point until) override;
-  void wake() override { ::eventfd_write(wake_.get(), 1); }
+  bool arm() override;
+  void disarm() override {}
+  int descriptor() const override { return link_->efd; }
   void close(int peer) override;
   void flush(Clock::time_point until) override;
-  size_t strangers() const override { return strangers_.load(); }
+  size_t strangers() const override { return inbox_.strangers(); }
   void meet(std::chrono::milliseconds timeout);
 
  private:
   struct Peer {
     LinkPeer given;
-    std::array<uint8_t, 16> token_out, token_in;
     ucp_ep_h endpoint = nullptr;
     bool closed = false, met = false;
   };
@@ -133,19 +115,15 @@ class UcxLinkUse final : public Link {
     WireHeader header;
     std::shared_ptr<Tensor> memory;
   };
-  struct Arrived {
-    Message message;
-    std::string defect;
-    int from;
-  };
 
   // All of these want the mutex.
   ucp_ep_h endpoint(int to);
   void broken(int peer, std::string why);
   ucs_status_t arrived(const WireHeader& header, std::string_view front, void* data, size_t length, bool rendezvous);
   void unpacked(const WireHeader& header, std::string_view bytes, const std::shared_ptr<void>& owner);
-  void stranger(const char* what);
   bool progress();
+  /// More has to move than whoever sleeps knows of.
+  void wake() { ucx_.worker_signal(link_->worker); }
 
   static ucs_status_t on_message(void* self, const void* header, size_t header_length, void* data, size_t length,
                                  const ucp_am_recv_param_t* param);
@@ -156,24 +134,16 @@ class UcxLinkUse final : public Link {
   const std::shared_ptr<UcxLink> link_;
   const Ucx& ucx_ = Ucx::instance();
   const int me_;
-  const LinkEvents events_;
-  io::Descriptor wake_;
   std::mutex mutex_;
+  Inbox inbox_;
   std::vector<Peer> peers_;
-  std::vector<Arrived> inbox_;
-  std::vector<std::pair<int, std::string>> breaks_;
   std::set<Sending*> sending_;
   std::set<Fetching*> fetching_;
-  std::atomic<size_t> strangers_{0};
 };
 
-UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, int me, std::vector<LinkPeer> peers, const std::string& key,
-                       LinkEvents events)
-    : link_(std::move(link)), me_(me), events_(std::move(events)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  for (size_t k = 0; k < peers.size(); ++k) {
-    int peer = static_cast<int>(k);
-    peers_.push_back({std::move(peers[k]), token(key, me, peer), token(key, peer, me)});
-  }
+UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, LinkPlan plan)
+    : link_(std::move(link)), me_(plan.me), inbox_(plan) {
+  for (LinkPeer& peer : plan.peers) peers_.push_back({std::move(peer)});
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -189,7 +159,7 @@ UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, int me, std::vector<LinkPe
 void UcxLinkUse::meet(std::chrono::milliseconds timeout) {
   auto until = Clock::now() + timeout;
   for (int k = 0; k < static_cast<int>(peers_.size()); ++k) {
-    if (peers_[static_cast<size_t>(k)].given.here) continue;
+    if (!peers_[static_cast<size_t>(k)].given.mine) continue;
     Message hello;
     hello.kind = Kind::hello;
     hello.from = me_;
@@ -198,15 +168,20 @@ void UcxLinkUse::meet(std::chrono::milliseconds timeout) {
   auto missing = [&]() -> const Peer* {
     std::lock_guard lock(mutex_);
     for (const Peer& p : peers_)
-      if (!p.given.here && !p.met) return &p;
+      if (p.given.mine && !p.met) return &p;
     return nullptr;
   };
   while (const Peer* p = missing()) {
-    check<ConnectionError>(Clock::now() < until && breaks_.empty(), "rpc::Session",
+    const auto& breaks = inbox_.breaks();
+    check<ConnectionError>(Clock::now() < until && breaks.empty(), "rpc::Session",
                            "nothing was heard of worker number {} by UCX in {:.3g} s{}", p - peers_.data(),
                            std::chrono::duration<double>(timeout).count(),
-                           breaks_.empty() ? "" : ": " + breaks_[0].second);
-    if (!poll()) sleep(std::min(until, Clock::now() + std::chrono::milliseconds(10)));
+                           breaks.empty() ? "" : ": " + breaks[0].second);
+    std::unique_lock lock(mutex_);
+    if (progress()) continue;
+    lock.unlock();
+    pollfd readable{link_->efd, POLLIN, 0};
+    if (arm()) ::poll(&readable, 1, 10);
   }
 }
 
@@ -241,8 +216,8 @@ ucp_ep_h UcxLinkUse::endpoint(int to) {
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(peer.given.address.data());
-  // Shared memory is only used without: who dies on this host is noticed by its process.
-  params.err_mode = peer.given.on_host ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
+  // With it, UCX uses no shared memory of its own: Note [Links].
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {on_broken, this};
   ucs_status_t status = ucx_.ep_create(link_->worker, &params, &peer.endpoint);
   if (status == UCS_OK) return peer.endpoint;
@@ -257,7 +232,7 @@ void UcxLinkUse::send(int to, Packed packed) {
   ucp_ep_h ep = endpoint(to);
   if (!ep) return;
   WireHeader& header = sending->packed.header;
-  header.token = peers_[static_cast<size_t>(to)].token_out;
+  header.token = inbox_.token_to(to);
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = on_sent;
@@ -298,7 +273,7 @@ void UcxLinkUse::on_sent(void* request, ucs_status_t, void* data) {
 
 void UcxLinkUse::broken(int peer, std::string why) {
   peers_[static_cast<size_t>(peer)].closed = true;
-  breaks_.emplace_back(peer, std::move(why));
+  inbox_.broken(peer, std::move(why));
 }
 
 void UcxLinkUse::on_broken(void* self, ucp_ep_h ep, ucs_status_t status) {
@@ -315,19 +290,12 @@ void UcxLinkUse::close(int peer) {
 
 // ---- Receiving
 
-void UcxLinkUse::stranger(const char* what) {
-  size_t count = strangers_.fetch_add(1);
-  if (count < kLogged)
-    std::fprintf(stderr, "tutti: rpc: a message was thrown away: %s%s\n", what,
-                 count + 1 == kLogged ? " (more of them will not be mentioned)" : "");
-}
-
 ucs_status_t UcxLinkUse::on_message(void* self, const void* bytes, size_t header_length, void* data, size_t length,
                                     const ucp_am_recv_param_t* param) {
   auto* link = static_cast<UcxLinkUse*>(self);
   WireHeader header;
   if (header_length < sizeof header || header_length > sizeof header + kMostInHeader) {
-    link->stranger("its header is not that of a message");
+    link->inbox_.stranger("its header is not that of a message");
     return UCS_OK;
   }
   std::memcpy(&header, bytes, sizeof header);
@@ -335,19 +303,12 @@ ucs_status_t UcxLinkUse::on_message(void* self, const void* bytes, size_t header
   return link->arrived(header, front, data, length, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
 }
 
-// The proof comes first: nothing else of a stranger's is looked at.
 ucs_status_t UcxLinkUse::arrived(const WireHeader& header, std::string_view front, void* data, size_t length,
                                  bool rendezvous) {
-  auto view = [](const std::array<uint8_t, 16>& t) {
-    return std::string_view(reinterpret_cast<const char*>(t.data()), t.size());
-  };
-  if (header.from >= peers_.size() || !equal_in_constant_time(view(header.token), view(peers_[header.from].token_in))) {
-    stranger("it does not prove that it is of this session");
-    return UCS_OK;
-  }
+  if (!inbox_.proves(header.token, header.from)) return UCS_OK;
   std::string wrong = defect(header, front.size() + length);
   if (!wrong.empty()) {
-    inbox_.push_back({{}, wrong, static_cast<int>(header.from)});
+    inbox_.add_defect(static_cast<int>(header.from), wrong);
     return UCS_OK;
   }
   if (!rendezvous) {
@@ -365,7 +326,7 @@ ucs_status_t UcxLinkUse::arrived(const WireHeader& header, std::string_view fron
     fetching->memory =
         std::make_shared<Tensor>(empty({front.size() + length}, {.dtype = DType::u8, .device = Device()}));
   } catch (const std::exception& e) {
-    inbox_.push_back({{}, e.what(), static_cast<int>(header.from)});
+    inbox_.add_defect(static_cast<int>(header.from), e.what());
     return UCS_OK;
   }
   ucp_request_param_t params{};
@@ -400,13 +361,7 @@ void UcxLinkUse::unpacked(const WireHeader& header, std::string_view bytes, cons
     peers_[header.from].met = true;
     return;
   }
-  Arrived a{{}, {}, static_cast<int>(header.from)};
-  try {
-    a.message = unpack(header, bytes, owner);
-  } catch (const std::exception& e) {
-    a.defect = e.what();
-  }
-  inbox_.push_back(std::move(a));
+  inbox_.add(header, bytes, owner);
 }
 
 bool UcxLinkUse::progress() {
@@ -416,42 +371,16 @@ bool UcxLinkUse::progress() {
 }
 
 bool UcxLinkUse::poll() {
-  std::vector<Arrived> inbox;
-  std::vector<std::pair<int, std::string>> breaks;
-  bool any = false;
-  {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return false;
-    any = progress();
-    inbox.swap(inbox_);
-    if (events_.broken) breaks.swap(breaks_);
-  }
-  for (auto& [peer, why] : breaks) events_.broken(peer, why);
-  for (Arrived& a : inbox) {
-    try {
-      check<ValueError>(a.defect.empty(), "rpc", "{}", a.defect);
-      events_.arrived(std::move(a.message));
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "tutti: rpc: a message of worker number %d was thrown away: %s\n", a.from, e.what());
-    }
-  }
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;
+  bool any = progress();
+  inbox_.deliver(std::move(lock));
   return any;
 }
 
-// ---- Waiting
-
-void UcxLinkUse::sleep(Clock::time_point until) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!inbox_.empty() || !breaks_.empty() || ucx_.worker_arm(link_->worker) != UCS_OK) return;
-  }
-  auto left = std::max<Clock::duration>(until - Clock::now(), Clock::duration::zero());
-  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
-  timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-  pollfd polls[2] = {{link_->efd, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-  ::ppoll(polls, 2, &time, nullptr);
-  eventfd_t count = 0;
-  if (polls[1].revents) ::eventfd_read(wake_.get(), &count);
+bool UcxLinkUse::arm() {
+  std::lock_guard lock(mutex_);
+  return inbox_.empty() && ucx_.worker_arm(link_->worker) == UCS_OK;
 }
 
 void UcxLinkUse::flush(Clock::time_point until) {
@@ -465,20 +394,23 @@ void UcxLinkUse::flush(Clock::time_point until) {
   ucx_.request_free(request);
 }
 
+class UcxOpening final : public Opening {
+ public:
+  std::string address() const override { return link_->address(); }
+  std::unique_ptr<Link> connect(LinkPlan plan) override {
+    auto timeout = plan.timeout;
+    auto link = std::make_unique<UcxLinkUse>(std::move(link_), std::move(plan));
+    link->meet(timeout);
+    return link;
+  }
+
+ private:
+  std::shared_ptr<UcxLink> link_ = std::make_shared<UcxLink>();
+};
+
 }  // namespace
 
-LinkStart open_ucx_link() {
-  auto link = std::make_shared<UcxLink>();
-  std::string address = link->address();
-  return {std::move(link), std::move(address)};
-}
-
-std::unique_ptr<Link> connect_ucx_link(LinkStart start, int me, std::vector<LinkPeer> peers, const std::string& key,
-                                       std::chrono::milliseconds timeout, LinkEvents events) {
-  auto link = std::make_unique<UcxLinkUse>(std::move(start.link), me, std::move(peers), key, std::move(events));
-  link->meet(timeout);
-  return link;
-}
+std::unique_ptr<Opening> open_ucx_link() { return std::make_unique<UcxOpening>(); }
 
 }  // namespace tutti::rpc::detail
 

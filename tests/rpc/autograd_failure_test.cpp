@@ -1,7 +1,6 @@
 // Backward passes that fail: everybody hears of it, and keeps nothing.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include <thread>
 
@@ -19,13 +18,7 @@ using dist_autograd::get_gradients;
 
 class DistAutogradFailures : public Rpc {};
 INSTANTIATE_TEST_SUITE_P(Ways, DistAutogradFailures, every_way(), testing::PrintToStringParamName());
-// A known defect: a process that is killed while it sends through UCX's shared memory can leave a call between two
-// others unanswered (docs/rpc.md). Over TCP it does not.
-class DistAutogradKills : public Rpc {
- protected:
-  DistAutogradKills() { ::setenv("UCX_TLS", "tcp,self", 1); }
-  ~DistAutogradKills() override { ::unsetenv("UCX_TLS"); }
-};
+class DistAutogradKills : public Rpc {};
 INSTANTIATE_TEST_SUITE_P(Ways, DistAutogradKills, testing::ValuesIn([] {
                            auto ways = all_ways();
                            ways.erase(ways.begin());  // threads cannot be killed
@@ -274,6 +267,34 @@ TEST_P(DistAutogradKills, InTheMiddleOfTraining) {
       });
       EXPECT_NE(text.find("'worker" + std::to_string(death.victim) + "'"), std::string::npos) << text;
       expect_nothing_left({0, death.victim == 1 ? 2 : 1});
+    });
+  }
+}
+
+void die_after(int64_t microseconds) {
+  std::this_thread::sleep_for(std::chrono::microseconds(microseconds));  // so as to die in the middle of something
+  die();
+}
+// At any moment. What was found until then is right, and then there is an error that names who died. (tests/soak/kills
+// does it thousands of times.)
+TEST_P(DistAutogradKills, AtAnyMoment) {
+  for (int microseconds : {0, 1301}) {
+    int victim = 1 + microseconds % 2;
+    expect_death(GetParam(), 3, victim, [&] {
+      rpc::Future<> death = rpc::async<&die_after>(victim, int64_t{5000 + microseconds});
+      auto until = Clock::now() + 20s;
+      std::string text = text_of_error<RankFailure>([&] {
+        while (Clock::now() < until) {
+          Context context;
+          Tensor x = weight();
+          Tensor y = rpc::sync<&through>(1, x, std::vector<int>{1, 2}, 0, Trouble::none);
+          backward(context, {y.sum()});
+          EXPECT_TRUE(allclose(get_gradients(context).at(x), ones({3}) * 12));
+        }
+      });
+      EXPECT_NE(text.find("'worker" + std::to_string(victim) + "'"), std::string::npos) << text;
+      EXPECT_THROW(death.wait(), RankFailure);
+      expect_nothing_left({0, victim == 1 ? 2 : 1});
     });
   }
 }

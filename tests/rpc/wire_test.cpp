@@ -1,5 +1,7 @@
 // Messages as bytes: what is packed comes out again, and nothing else does. And links, to strangers too.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <future>
 #include <thread>
@@ -119,48 +121,139 @@ TEST(RpcWire, NothingIsReadThatIsNotThere) {
         [](Reader& r) { EXPECT_EQ(read<Tree>(r).children.size(), 2u); });
 }
 
-#ifndef TUTTI_SANITIZE_THREAD  // UCX is not compiled for it
+// ---- Links
 
-TEST(RpcWire, LinksCarryMessagesAndHearNoStrangers) {
-  if (!comm::has_ucx()) GTEST_SKIP() << "without UCX";
-  std::array<LinkStart, 3> starts = {open_ucx_link(), open_ucx_link(), open_ucx_link()};
-  std::vector<LinkPeer> peers = {{starts[0].address, false, true}, {starts[1].address, false, true}};
-  std::array<std::vector<Message>, 3> come;
-  auto connect = [&](int me, int as, const std::string& key, std::chrono::milliseconds timeout) {
-    auto mine = peers;
-    mine[static_cast<size_t>(as)].here = true;
-    auto& inbox = come[static_cast<size_t>(me)];
-    return connect_ucx_link(std::move(starts[static_cast<size_t>(me)]), as, mine, key, timeout,
-                            {[&inbox](Message m) { inbox.push_back(std::move(m)); }, [](int, const std::string&) {}});
-  };
-  auto later = std::async(std::launch::async, [&] { return connect(1, 1, "key", 20s); });
-  auto first = connect(0, 0, "key", 20s);
-  auto second = later.get();
-  for (int i = 0; i < 3; ++i) {
-    Message m = sample();
-    m.from = 1;
-    m.number = static_cast<uint64_t>(i);
-    second->send(0, pack(std::move(m)));
+struct LinkWay {
+  const char* name;
+  std::unique_ptr<Opening> (*open)();
+  friend std::ostream& operator<<(std::ostream& out, const LinkWay& way) { return out << way.name; }
+};
+class RpcLinks : public testing::TestWithParam<LinkWay> {
+ protected:
+  RpcLinks() {
+    for (auto& opening : openings_) opening = GetParam().open();
   }
-  auto until = Clock::now() + 20s;
-  while (come[0].size() < 3 && Clock::now() < until) first->poll(), second->poll();
-  ASSERT_EQ(come[0].size(), 3u);
-  EXPECT_EQ(come[0][0].tensors.size(), 4u);
-  EXPECT_EQ(first->strangers(), 0u);
-  // One that knows where to find it, but not the key, says that it is worker 1.
-  auto stranger = std::async(std::launch::async, [&] { return connect(2, 1, "guess", 300ms); });
-  while (first->strangers() == 0 && Clock::now() < until) first->poll(), second->poll();
-  EXPECT_GE(first->strangers(), 1u);
-  EXPECT_THROW(stranger.get(), ConnectionError);
-  EXPECT_EQ(come[0].size(), 3u);
+  /// Worker `as` of two, by opening `me`.
+  std::unique_ptr<Link> connect(int me, int as, const std::string& key, std::chrono::milliseconds timeout) {
+    auto& inbox = come_[static_cast<size_t>(me)];
+    LinkPlan plan{.me = as, .key = key, .timeout = timeout};
+    for (size_t k = 0; k < 2; ++k) plan.peers.push_back({addresses_[k], static_cast<int>(k) != as, ::getpid()});
+    plan.events = {[&inbox](Message m) { inbox.push_back(std::move(m)); },
+                   [this](int peer, const std::string& why) { broken_.emplace_back(peer, why); }};
+    return openings_[static_cast<size_t>(me)]->connect(std::move(plan));
+  }
+  void meet() {
+    for (size_t k = 0; k < 3; ++k) addresses_.push_back(openings_[k]->address());
+    auto later = std::async(std::launch::async, [&] { return connect(1, 1, "key", 20s); });
+    first_ = connect(0, 0, "key", 20s);
+    second_ = later.get();
+  }
+  template <class Ready>
+  void poll_until(const Ready& ready) {
+    auto until = Clock::now() + 20s;
+    while (!ready() && Clock::now() < until) first_->poll(), second_->poll();
+  }
+  std::array<std::unique_ptr<Opening>, 3> openings_;
+  std::vector<std::string> addresses_;
+  std::array<std::vector<Message>, 3> come_;
+  std::vector<std::pair<int, std::string>> broken_;
+  std::unique_ptr<Link> first_, second_;
+};
+std::vector<LinkWay> link_ways() {
+  std::vector<LinkWay> ways = {{"shm", [] { return open_shm_link(); }},
+                               {"shm_alone", [] { return open_shm_link(false); }}};
+#ifndef TUTTI_SANITIZE_THREAD  // UCX is not compiled for it
+  if (comm::has_ucx()) ways.push_back({"ucx", open_ucx_link});
+#endif
+  return ways;
+}
+INSTANTIATE_TEST_SUITE_P(Ways, RpcLinks, testing::ValuesIn(link_ways()), testing::PrintToStringParamName());
+
+Message message_of(int from, uint64_t number) {
   Message m = sample();
-  m.from = 1;
-  second->send(0, pack(std::move(m)));
-  while (come[0].size() < 4 && Clock::now() < until) first->poll(), second->poll();
-  EXPECT_EQ(come[0].size(), 4u);  // the one who belongs here goes on
+  m.from = from;
+  m.number = number;
+  return m;
 }
 
-#endif
+TEST_P(RpcLinks, CarryMessagesAndHearNoStrangers) {
+  meet();
+  for (uint64_t i = 0; i < 3; ++i) second_->send(0, pack(message_of(1, i)));
+  poll_until([&] { return come_[0].size() >= 3; });
+  ASSERT_EQ(come_[0].size(), 3u);
+  EXPECT_EQ(come_[0][0].tensors.size(), 4u);
+  EXPECT_EQ(first_->strangers(), 0u);
+  // One that knows where to find it, but not the key, says that it is worker 1.
+  auto stranger = std::async(std::launch::async, [&] { return connect(2, 1, "guess", 300ms); });
+  poll_until([&] {
+    if (first_->arm()) first_->disarm();
+    return first_->strangers() > 0;
+  });
+  EXPECT_GE(first_->strangers(), 1u);
+  EXPECT_THROW(stranger.get(), ConnectionError);
+  EXPECT_EQ(come_[0].size(), 3u);
+  second_->send(0, pack(message_of(1, 3)));
+  poll_until([&] { return come_[0].size() >= 4; });
+  EXPECT_EQ(come_[0].size(), 4u);  // the one who belongs here goes on
+}
+
+// Small ones and some that are larger than what a link takes at once, both ways, each by a thread that sleeps when
+// there is nothing to do.
+TEST_P(RpcLinks, WakeWhoSleeps) {
+  meet();
+  constexpr uint64_t kCount = 300;
+  auto data = [](uint64_t i) { return full({i % 7 == 0 ? 100'000 : 10}, static_cast<double>(i)); };
+  std::atomic<int> left{2};
+  auto run = [&](int me, Link& link) {
+    auto& come = come_[static_cast<size_t>(me)];
+    uint64_t sent = 0;
+    auto until = Clock::now() + 30s;
+    bool done = false;
+    while (left.load() > 0 && Clock::now() < until) {
+      if (sent < kCount && (sent <= come.size() || sent % 3 != 0)) {
+        Message m;
+        m.kind = Kind::call;
+        m.from = me;
+        m.number = sent;
+        m.tensors = {data(sent++)};
+        link.send(1 - me, pack(std::move(m)));
+      } else if (!link.poll() && come.size() < kCount && link.arm()) {
+        pollfd readable{link.descriptor(), POLLIN, 0};
+        EXPECT_NE(::poll(&readable, 1, 20000), 0) << "nobody woke it";
+        link.disarm();
+      }
+      if (!done && sent == kCount && come.size() == kCount) {
+        done = true;
+        --left;
+      }
+    }
+  };
+  auto other = std::async(std::launch::async, [&] { run(1, *second_); });
+  run(0, *first_);
+  other.get();
+  for (int me : {0, 1}) {
+    auto& come = come_[static_cast<size_t>(me)];
+    ASSERT_EQ(come.size(), kCount);
+    // Large ones may take longer.
+    std::sort(come.begin(), come.end(), [](const Message& a, const Message& b) { return a.number < b.number; });
+    for (uint64_t i = 0; i < kCount; ++i) {
+      EXPECT_EQ(come[i].number, i);
+      EXPECT_TRUE(equal(come[i].tensors.at(0), data(i)));
+    }
+  }
+}
+
+TEST_P(RpcLinks, WhatIsClosedCarriesNothing) {
+  meet();
+  first_->send(1, pack(message_of(0, 1)));
+  poll_until([&] { return come_[1].size() == 1; });
+  first_->close(1);
+  first_->send(1, pack(message_of(0, 2)));
+  second_->send(0, pack(message_of(1, 3)));
+  for (int i = 0; i < 100; ++i) first_->poll(), second_->poll();
+  EXPECT_EQ(come_[1].size(), 1u);
+  first_->flush(Clock::now() + 10s);
+}
 
 }  // namespace
 }  // namespace tutti::rpc::detail

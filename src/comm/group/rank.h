@@ -20,6 +20,7 @@ class RankState {
   void apply(const SpawnOptions& options);
   const int rank, world_size;
   int local_rank = rank, local_size = world_size;  // of those on this host; set before anybody asks
+  int memory = 0;                                  // ranks with the same number share theirs; set then too
   FlightRecord record;
   FaultInjector faults;
 

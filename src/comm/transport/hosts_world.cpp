@@ -51,6 +51,7 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
   int here = hosts[static_cast<size_t>(me)];
   local_->state(me)->local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + me, here));
   local_->state(me)->local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
+  local_->state(me)->memory = options_.share_memory ? here : me;
   tcp_->leave_will(prefix_ + "failed",
                    encode_failure({me, "RankFailure", "its process was killed, or ended without leaving its world"}),
                    encode_failure({me, "RankFailure",

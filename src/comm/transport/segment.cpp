@@ -42,6 +42,10 @@ Segment Segment::named(const std::string& name, size_t bytes, bool reserve) {
   return {map(fd, MAP_SHARED | MAP_NORESERVE, bytes), bytes};
 }
 
+Segment Segment::of(int descriptor, size_t bytes) {
+  return {map(descriptor, MAP_SHARED | MAP_NORESERVE, bytes), bytes};
+}
+
 void Segment::remove(const std::string& name) { ::shm_unlink(("/" + name).c_str()); }
 
 void Segment::remove_all(const std::string& prefix) {

@@ -15,6 +15,8 @@ class Segment {
   /// By name: made by whoever comes first, the same for all. It stays until somebody calls remove(). `reserve`: takes
   /// all of the memory now, so that a lack of it is an error here and not a signal later.
   static Segment named(const std::string& name, size_t bytes, bool reserve = false);
+  /// What a descriptor leads to, which this takes.
+  static Segment of(int descriptor, size_t bytes);
   static void remove(const std::string& name);
   /// All whose names start so: what processes that were killed left behind.
   static void remove_all(const std::string& prefix);

@@ -153,7 +153,13 @@ void Pass::step() {
   }
   ContextGuard guard(std::move(context));
   try {
-    if (task->proceed()) end(nullptr);
+    if (!task->proceed()) return;
+    {
+      std::lock_guard lock(mutex_);
+      through_ = true;
+      if (on_their_way_ > 0) return;  // took() ends it
+    }
+    end(nullptr);
   } catch (...) {
     end(std::current_exception());
   }
@@ -184,13 +190,22 @@ void Pass::send_back(const ReceiveNode& node, TensorList gradients) {
                      "a backward pass came to a tensor from rank {} that it did not lead to when it began: functions "
                      "that run again in backward (checkpoint) cannot call other workers",
                      node.peer());
+    ++on_their_way_;
   }
   ContextGuard guard(outside(tutti::context()));
   auto sent = rpc::async<&take_gradients>({node.peer(), timeout()}, part_->id, head_.number, node.key(), gradients);
   sent.core()->on_done([self = weak_from_this(), core = sent.core()] {
-    auto pass = self.lock();
-    if (pass && core->error()) pass->abort(core->error());
+    if (auto pass = self.lock()) pass->took(core->error());
   });
+}
+
+void Pass::took(const std::exception_ptr& error) {
+  if (error) return abort(error);
+  {
+    std::lock_guard lock(mutex_);
+    if (--on_their_way_ > 0 || !through_) return;
+  }
+  end(nullptr);
 }
 
 void Pass::abort(const std::exception_ptr& error) {
@@ -198,7 +213,7 @@ void Pass::abort(const std::exception_ptr& error) {
   {
     std::lock_guard lock(mutex_);
     if (ended_) return;
-    if (begun_) task = task_;
+    if (begun_ && !through_) task = task_;
   }
   if (!task) return end(error);
   task->cancel(error);

@@ -7,8 +7,9 @@
 // answered. When all have, every worker knows exactly which of its SendNodes will get gradients, and who takes part is
 // known. In the second half each worker runs one GraphTask, which expects those. It runs what it can, without waiting
 // (GraphTask::proceed), whenever gradients arrive, on the thread that brings them. The worker that began the pass has a
-// call to each of the others (run_pass) that is answered when that worker's task is through, or fails as it does, or as
-// the worker is lost.
+// call to each of the others (run_pass) that is answered when that worker's task is through and all that it has sent
+// has been taken, or fails as it does, or as the worker is lost. What a worker has sent can be lost with it: so who
+// dies before its gradients were taken has not answered, and the pass fails.
 //
 // Gradients may arrive before that call does, and after the pass has failed.
 #pragma once
@@ -54,6 +55,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void explore(Node* from, Marks& marks);
   rpc::Future<std::vector<int>> tell(const Marks& marks);
   void step();
+  void took(const std::exception_ptr& error);
   void end(const std::exception_ptr& error);
 
   const std::shared_ptr<Part> part_;
@@ -71,6 +73,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::unordered_set<const ReceiveNode*> reached_;  // which have not sent yet
   std::unordered_map<std::string, Ref<SendNode>> expected_;
   std::unordered_set<std::string> arrived_;
+  size_t on_their_way_ = 0;          // gradients that were sent and not yet taken
+  bool through_ = false;             // the task is
   std::atomic<uint32_t> wanted_{0};  // times that there was something new, since it was looked
 };
 
