@@ -295,23 +295,31 @@ bool ThreadGroup::leave_early(Operation& op, uint64_t sequence) {
   return op.phase.compare_exchange_strong(expected, left) || expected == left;
 }
 
+// What a rank did last, here and elsewhere.
+std::string ThreadGroup::last_calls(int rank, bool message) const {
+  const FlightRecord& record = world_->state(rank)->record;
+  auto describe = [&](const Recorded& r) {
+    return fmt::format("{}, {} ago, {}", comm::describe(r.call), seconds(Clock::now() - r.begin),
+                       r.ended() ? "which is done" : "where it still is");
+  };
+  std::string text;
+  auto here = message ? std::nullopt : record.last(id_), last = record.last();
+  if (here)
+    text = fmt::format("its last call here was collective {}, {}", here->sequence, describe(*here));
+  else if (!message)
+    text = "it has called nothing in this group";
+  else if (!last)
+    text = "it has called nothing";
+  if (last && (message || last->group != id_ || last->is_message()))
+    text += fmt::format("{}its last call was {}", text.empty() ? "" : "; ", describe(*last));
+  return text + (world_->has_ended(rank) ? "; it has ended" : "");
+}
+
 std::string ThreadGroup::missing_text(uint64_t number) {
   std::string text;
-  for (size_t k = 0; k < states_.size(); ++k) {
-    if (states_[k].next.load() > number) continue;
-    text += fmt::format("\n  rank {} did not come; ", ranks()[k]);
-    const FlightRecord& record = world_->state(ranks()[k])->record;
-    auto describe = [&](const Recorded& r) {
-      return fmt::format("{}, {} ago", comm::describe(r.call), seconds(Clock::now() - r.begin));
-    };
-    if (auto last = record.last(id_))
-      text += fmt::format("its last call here was collective {}, {}", last->sequence, describe(*last));
-    else
-      text += "it has called nothing in this group";
-    if (auto last = record.last(); last && (last->group != id_ || last->is_message()))
-      text += fmt::format("; its last call was {}{}", describe(*last), last->ended() ? "" : ", where it still is");
-    if (world_->has_ended(ranks()[k])) text += "; it has ended";
-  }
+  for (size_t k = 0; k < states_.size(); ++k)
+    if (states_[k].next.load() <= number)
+      text += fmt::format("\n  rank {} did not come; {}", ranks()[k], last_calls(ranks()[k], false));
   return text;
 }
 
@@ -578,6 +586,7 @@ bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool
     std::string whom = peer < 0 ? "any rank" : fmt::format("rank {}", peer);
     std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout), whom,
                                    mine->sends ? "receive what it sends" : "send", call);
+    for (int r : peers_of(work)) text += fmt::format("\n  rank {}: {}", r, last_calls(r, true));
     work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
     world_->fail(me, text);
     return true;

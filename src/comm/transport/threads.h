@@ -159,6 +159,7 @@ class ThreadGroup : public Transport {
   [[noreturn]] void time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);
   bool has_ended(const WorkState& work) const;
   std::string missing_text(uint64_t number);
+  std::string last_calls(int rank, bool message) const;
 
   const std::shared_ptr<World> world_;
   const uint64_t id_;
