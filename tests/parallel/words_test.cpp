@@ -27,13 +27,13 @@ class WrapperWords : public testing::TestWithParam<Way> {
 TEST_P(WrapperWords, ABucketThatOthersDoNotAverageIsNamed) {
   auto text = message_of<TimeoutError>([] {
     spawn([] {
-      DistributedDataParallel ddp(Mlp(), {.static_graph = true, .timeout = 5s});
+      DistributedDataParallel ddp(Mlp(), {.static_graph = true, .timeout = 3s});
       ddp(ones({2, 6})).sum().backward();
       if (rank() == 1) do_nothing();
       ddp(ones({2, 6})).sum().backward();
     });
   });
-  EXPECT_THAT(text, AllOf(HasSubstr("rank 0 waited 5 s in collective"),
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 0 waited 3 s in collective"),
                           ContainsRegex("all_reduce.* at words_test.cpp:[0-9]+ \\(for bucket 0 of a "
                                         "DistributedDataParallel in backward: gradients of [a-z.]+ .. [a-z.]+\\)"),
                           HasSubstr("rank 1 did not come; its last call")));
@@ -68,15 +68,15 @@ TEST_P(WrapperWords, AUnitThatOthersDoNotGatherIsNamed) {
   auto text = message_of<TimeoutError>([] {
     spawn([] {
       Mlp net;
-      parallel::fully_shard(net.first, {.timeout = 5s});
-      parallel::fully_shard(net, {.timeout = 5s});
+      parallel::fully_shard(net.first, {.timeout = 3s});
+      parallel::fully_shard(net, {.timeout = 3s});
       net(ones({2, 6}));
       if (rank() == 1) do_nothing();
       net(ones({2, 6}));
     });
   });
   EXPECT_THAT(text,
-              AllOf(HasSubstr("rank 0 waited 5 s in collective"),
+              AllOf(HasSubstr("rank 0 waited 3 s in collective"),
                     ContainsRegex("all_gather.* at words_test.cpp:[0-9]+ \\(for fully_shard: the parameters of ")));
 }
 
