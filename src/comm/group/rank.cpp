@@ -68,8 +68,10 @@ std::exception_ptr RankState::met_in(const std::exception_ptr& error, uint64_t e
   if (kind != "RankFailure" && kind != "DeadlockError") return error;
   auto met = record.find(entry);
   if (!met) return error;
+  std::string call = describe(met->call), theirs = text_of(error);
+  if (theirs.find(call) != std::string::npos) return error;  // which is about this very call
   std::string number = met->is_message() ? "" : fmt::format("collective {}, ", met->sequence);
-  std::string text = fmt::format("{}\n  met by rank {} in {}{}", text_of(error), rank, number, describe(met->call));
+  std::string text = fmt::format("{}\n  met by rank {} in {}{}", theirs, rank, number, call);
   Context mine = context();
   mine.rank = rank;  // which may not be that of the thread that ends the call
   ContextGuard guard(mine);
