@@ -126,7 +126,7 @@ std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int
 }
 
 uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work,
-                           Clock::time_point deadline) {
+                           Clock::time_point deadline, std::unique_lock<std::mutex> posting) {
   auto r = static_cast<size_t>(rank);
   uint64_t sequence = states_[r].next_long++;
   Operation& op = operation(sequence);
@@ -157,7 +157,10 @@ uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr
     work->sequence = sequence;
     work->posted.store(true);
   }
-  if (op.arrived.fetch_add(1) + 1 == size()) prepare(op, sequence);
+  bool last = op.arrived.fetch_add(1) + 1 == size();
+  // Carrying it out may complete other ranks' works, and what follows them may begin calls: those take such locks too.
+  posting.unlock();
+  if (last) prepare(op, sequence);
   // Between the check and now the world may have failed without seeing this work.
   if (work && world_->failed()) abort();
   return sequence;
@@ -404,8 +407,7 @@ void ThreadGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) 
     }
   }
   auto deadline = Clock::now() + timeout;
-  uint64_t sequence = post(rank, number, std::move(call), nullptr, deadline);
-  posting.unlock();
+  uint64_t sequence = post(rank, number, std::move(call), nullptr, deadline, std::move(posting));
   wait_long(rank, sequence, number, deadline, timeout);
   Operation& op = operation(sequence);
   std::optional<std::string> mismatch = op.mismatch;
@@ -450,7 +452,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
 void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
   RankState& state = states_[static_cast<size_t>(rank)];
-  std::lock_guard posting(state.posting);
+  std::unique_lock posting(state.posting);
   uint64_t number = state.next.load();
   work->rank = rank;
   state.next.store(number + 1);
@@ -463,7 +465,7 @@ void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& w
     std::erase_if(state.works, [](const auto& w) { return w->done(); });
     state.works.push_back(work);
   }
-  post(rank, number, std::move(call), work, Clock::now() + work->timeout);
+  post(rank, number, std::move(call), work, Clock::now() + work->timeout, std::move(posting));
 }
 
 void ThreadGroup::abort() {
