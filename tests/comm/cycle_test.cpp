@@ -1,4 +1,8 @@
 // Ranks that wait for each other in a circle are told so, long before their timeout; others are left alone.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
 
@@ -185,6 +189,31 @@ TEST_P(Cycles, AMessageThatTakesLongIsNoCycle) {
                    },
                    {});
 }
+
+#ifndef TUTTI_SANITIZE_THREAD
+// Rank 1 has what it waits for, but gets no time to see it.
+TEST(CyclesOfProcesses, AStoppedProcessIsNone) {
+  auto body = [] {
+    Tensor mine = full({1}, ::getpid(), {.dtype = DType::i64}), all = zeros({3}, {.dtype = DType::i64}), x = ones({4});
+    all_gather(all, mine);
+    if (rank() == 2) {
+      std::this_thread::sleep_for(800ms);  // the others have written down what they wait for
+      auto stopped = static_cast<pid_t>(all[1].item<int64_t>());
+      ::kill(stopped, SIGSTOP);
+      if (::fork() == 0) {
+        std::this_thread::sleep_for(1500ms);
+        ::kill(stopped, SIGCONT);
+        ::_exit(0);
+      }
+      send(x, 1);
+    }
+    recv(x, (rank() + 1) % 3);
+    if (rank() != 2) send(x, (rank() + 2) % 3);
+    if (rank() == 2) ::wait(nullptr);
+  };
+  spawn_checked_processes(3, body, {});
+}
+#endif
 
 }  // namespace
 }  // namespace tutti

@@ -153,7 +153,7 @@ TEST(GroupMemoryOfProcesses, IsTakenBackAndLeavesNothing) {
                             }
                             EXPECT_EQ(mapped(), before);
                             // Shared memory has not so much, and neither has any other.
-                            EXPECT_THROW(group_empty({int64_t{1} << 44}, {.dtype = DType::u8}), MemoryError);
+                            EXPECT_THROW(group_empty({int64_t{1} << 50}, {.dtype = DType::u8}), MemoryError);
                             EXPECT_EQ(mapped(), before);
                           },
                           {});

@@ -40,33 +40,39 @@ class BoundedLock {
   bool held_ = false;
 };
 
+constexpr uint64_t kTurns = 5;  // more than a turn of ShmGroup's carrier: a wait looks a few times before it sleeps
+
 struct LibraryThreads {
   std::mutex mutex;
-  std::multiset<int> threads;
+  std::multimap<int, bool> threads;  // whether they work for ranks
   static LibraryThreads& instance() { return per_process<LibraryThreads, true>(); }
 };
 
-// How often a thread has been put to sleep so far; nothing: it is running.
-std::optional<uint64_t> switches(const std::string& thread) {
-  std::ifstream file("/proc/self/task/" + thread + "/status");
-  uint64_t sum = 0;
+// How often a thread has been put to sleep so far, and whether it is asleep now.
+struct Sleep {
+  bool asleep = true;
+  uint64_t count = 0;
+};
+Sleep sleep_of(int thread) {
+  std::ifstream file(fmt::format("/proc/self/task/{}/status", thread));
+  Sleep sleep;
   for (std::string word; file >> word;) {
-    if (word == "State:" && file >> word && word != "S") return {};
+    if (word == "State:" && file >> word) sleep.asleep = word == "S";
     if (word == "voluntary_ctxt_switches:" || word == "nonvoluntary_ctxt_switches:") {
       uint64_t count = 0;
       file >> count;
-      sum += count;
+      sleep.count += count;
     }
   }
-  return sum;
+  return sleep;
 }
 
 }  // namespace
 
-LibraryThread::LibraryThread() {
+LibraryThread::LibraryThread(bool works) {
   auto& list = LibraryThreads::instance();
   std::lock_guard lock(list.mutex);
-  list.threads.insert(this_thread());
+  list.threads.emplace(this_thread(), works);
 }
 LibraryThread::~LibraryThread() {
   auto& list = LibraryThreads::instance();
@@ -106,6 +112,7 @@ WaitBoard::Entry::Entry(WaitBoard& board, int rank) : rank_(board.ranks_[rank]) 
         slot_ = &slot;
         slot.thread = this_thread();
         slot.stamp = ++rank_.stamps;
+        slot.beats = 0;
         slot.wait = {.indirect = true};  // until set() says more
         return;
       }
@@ -130,9 +137,11 @@ void WaitBoard::Entry::set(const WaitFor& wait) {
   bool same = old.group == wait.group && old.number == wait.number && old.any == wait.any &&
               old.indirect == wait.indirect && old.count == wait.count && old.progress == wait.progress &&
               std::equal(old.peers, old.peers + WaitFor::kPeers, wait.peers);
-  if (same) return;
-  slot_->wait = wait;
-  slot_->stamp = ++rank_.stamps;
+  if (!same) {
+    slot_->wait = wait;
+    slot_->stamp = ++rank_.stamps;
+  }
+  if (lock) ++slot_->beats;
 }
 
 void WaitBoard::enter(int rank) { ranks_[rank].thread.store(this_thread()); }
@@ -152,29 +161,35 @@ bool WaitBoard::sample() {
   return true;  // it has a thread of its own that runs all the time
 #else
   std::set<int> known;
+  moving_ = false;
   for (int r = own_ < 0 ? 0 : own_; r < (own_ < 0 ? size_ : own_ + 1); ++r) {
     known.insert(ranks_[r].thread.load());
     if (auto slots = read(ranks_[r]))
       for (const auto& slot : *slots) known.insert(slot.thread);
   }
+  std::map<int, uint64_t> now;
   {
     auto& list = LibraryThreads::instance();
     std::lock_guard lock(list.mutex);
-    known.insert(list.threads.begin(), list.threads.end());
+    for (auto [thread, works] : list.threads)
+      if (known.insert(thread).second && works) {
+        Sleep sleep = sleep_of(thread);
+        now[thread] = sleep.count;
+        // One that looks for work now and then may be doing that now; what it had to do at the last look is done.
+        moving_ = moving_ || (!sleep.asleep && sleep.count < switches_[thread] + kTurns);
+      }
   }
-  std::map<int, uint64_t> now;
   bool quiet = true;
   helpers_ = false;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::string name = entry.path().filename().string();
-    int thread = std::atoi(name.c_str());
+    int thread = std::atoi(entry.path().filename().c_str());
     if (known.contains(thread)) continue;
     helpers_ = true;
-    auto count = switches(name);
+    Sleep sleep = sleep_of(thread);
     auto before = switches_.find(thread);
-    quiet = quiet && count && before != switches_.end() && before->second == *count;
-    if (count) now[thread] = *count;
+    quiet = quiet && sleep.asleep && before != switches_.end() && before->second == sleep.count;
+    if (sleep.asleep) now[thread] = sleep.count;
   }
   switches_ = std::move(now);
   return quiet && !error;
@@ -192,6 +207,23 @@ bool WaitBoard::blocked(int rank, const Slots& now, const Slots& before) const {
   return in_wait;
 }
 
+// Whether all waits of the ranks that seem stuck have beaten twice since they were first seen to be stuck together.
+bool WaitBoard::still_beat(const std::vector<Slots>& now, const std::vector<char>& free) {
+  decltype(suspects_) beats;
+  bool same = true, enough = true;
+  for (size_t r = 0; r < now.size(); ++r)
+    for (const auto& slot : now[r]) {
+      if (free[r]) continue;
+      beats[{r, slot.stamp}] = slot.beats;
+      auto seen = suspects_.find({r, slot.stamp});
+      same = same && seen != suspects_.end();
+      enough = enough && same && slot.beats >= seen->second + 2;
+    }
+  same = same && beats.size() == suspects_.size();
+  if (!same) suspects_ = std::move(beats);
+  return same && enough;
+}
+
 std::optional<std::string> WaitBoard::look() {
   std::unique_lock lock(looking_, std::try_to_lock);
   if (!lock || Clock::now() < last_ + period()) return {};
@@ -203,11 +235,11 @@ std::optional<std::string> WaitBoard::look() {
   } else if (!helpers_ || Clock::now() >= quiet_since_ + kPatience) {
     ++quiet_;
   }
-  if (own_ >= 0) ranks_[own_].quiet.store(quiet_);
+  if (own_ >= 0) ranks_[own_].quiet.store(moving_ ? 0 : quiet_);
   std::vector<Slots> now(static_cast<size_t>(size_));
   for (int r = 0; r < size_; ++r) now[static_cast<size_t>(r)] = read(ranks_[r]).value_or(Slots{});
   std::vector<Slots> before = std::exchange(before_, now);
-  if (before.empty() || (own_ < 0 && quiet_ < 1)) return {};
+  if (before.empty() || (own_ < 0 && (quiet_ < 1 || moving_))) return {};
   std::vector<char> free(now.size());
   for (size_t r = 0; r < now.size(); ++r) free[r] = !blocked(static_cast<int>(r), now[r], before[r]);
   auto gets_on = [&](const WaitFor& w) {
@@ -222,7 +254,8 @@ std::optional<std::string> WaitBoard::look() {
       if (!free[r] && std::any_of(now[r].begin(), now[r].end(), [&](const auto& s) { return gets_on(s.wait); }))
         free[r] = changed = true;
   }
-  if (std::find(free.begin(), free.end(), 0) == free.end()) return {};
+  bool stuck = std::find(free.begin(), free.end(), 0) != free.end();
+  if (!still_beat(now, free) || !stuck) return {};
   return describe_cycle(now, free);
 }
 

@@ -5,10 +5,13 @@
 // and for whom; every now and then it looks at the whole board. A rank is blocked if its own thread is in such a wait,
 // nothing of it has changed since the last look, and no other thread of the process has run meanwhile (it could be
 // about to do what is waited for). A blocked rank gets on if somebody it waits for (all of them, in a collective) is
-// not blocked or gets on; those for whom that is not so wait for each other, and would until their timeout. Waits that
-// give up by themselves (Work::wait_for) are not written down. A process may have other threads, of its own or of
-// OpenMP, which sleep and might yet do what is waited for: there, all must have been asleep for kPatience. What cannot
-// be seen, and is taken for nothing, is a helper that sleeps longer than that and makes the awaited call then.
+// not blocked or gets on; those for whom that is not so wait for each other, and would until their timeout. Silence is
+// not enough for that, though: a process that is stopped, or a thread that gets no core, may have what it waits for and
+// not know it. So each wait beats: it has looked whether it is over, and it is not. When all in a circle have beaten
+// twice more, the second of these looks began after all had been seen there, and saw what the others had done before.
+// Waits that give up by themselves (Work::wait_for) are not written down. A process may have other threads, of its own
+// or of OpenMP, which sleep and might yet do what is waited for: there, all must have been asleep for kPatience. What
+// cannot be seen, and is taken for nothing, is a helper that sleeps longer than that and makes the awaited call then.
 #pragma once
 
 #include <array>
@@ -54,7 +57,8 @@ struct RankWaits {
   static constexpr size_t kSlots = 4;
   struct Slot {
     int32_t thread = 0;  // 0: free
-    uint64_t stamp = 0;  // changes with every change of what is waited for
+    uint64_t stamp = 0;  // changes with every change of what is waited for; no other wait of the rank has the same
+    uint64_t beats = 0;  // how often it was found not to be over
     WaitFor wait;
   };
   std::atomic<bool> locked{false};
@@ -95,6 +99,7 @@ class WaitBoard {
   static std::optional<Slots> read(RankWaits& rank);
   bool sample();
   bool blocked(int rank, const Slots& now, const Slots& before) const;
+  bool still_beat(const std::vector<Slots>& now, const std::vector<char>& free);
   std::string describe_cycle(const std::vector<Slots>& slots, const std::vector<char>& free) const;
 
   RankWaits* const ranks_;
@@ -102,17 +107,20 @@ class WaitBoard {
   std::mutex looking_;
   Clock::time_point last_{};
   std::vector<Slots> before_;
-  std::map<int, uint64_t> switches_;  // of the threads of this process that are no ranks
+  std::map<std::pair<size_t, uint64_t>, uint64_t> suspects_;  // rank and stamp of waits in a circle, their beats then
+  std::map<int, uint64_t> switches_;                          // of the threads of this process that are no ranks
   static constexpr auto kPatience = std::chrono::seconds(10);
   bool helpers_ = false;  // there are such threads
+  bool moving_ = false;   // a thread of the library is about to do something for this rank
   Clock::time_point quiet_since_ = Clock::time_point::max();
   uint32_t quiet_ = 0;
 };
 
-/// While it lives, the calling thread is one that the library started, and does nothing of its own accord.
+/// While it lives, the calling thread is one that the library started, and does nothing of its own accord. `works`: it
+/// sleeps unless there is something to do for ranks, which others may be waiting for.
 class LibraryThread {
  public:
-  LibraryThread();
+  explicit LibraryThread(bool works = false);
   ~LibraryThread();
   LibraryThread(const LibraryThread&) = delete;
   LibraryThread& operator=(const LibraryThread&) = delete;

@@ -38,7 +38,7 @@ void CallQueue::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     {
-      LibraryThread idle;  // while it has a call it is one of the rank's own
+      LibraryThread idle(true);  // while it has a call it is one of the rank's own
       changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     }
     if (queue_.empty()) return;

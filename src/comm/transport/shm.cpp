@@ -351,7 +351,7 @@ void ShmGroup::move_messages() {
   std::lock_guard lock(carrier_mutex_);
   if (!messages_->pending() || carrier_.joinable()) return carrier_changed_.notify_all();
   carrier_ = std::thread([this] {
-    LibraryThread self;
+    LibraryThread self(true);
     CarrierThread carrier;
     std::unique_lock lock(carrier_mutex_);
     while (!stop_) {
