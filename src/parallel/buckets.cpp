@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/check.h"
+#include "comm/group/call.h"
 #include "parallel/memory.h"
 #include "parallel/reducer.h"
 #include "tutti/ops.h"
@@ -16,6 +18,20 @@ bool lies_dense(const Tensor& t) { return t.is_contiguous() || t.is_contiguous(M
 
 }  // namespace
 
+const char* Reducer::purpose_of(const Bucket& b) const {
+  const std::string &first = entries_[b.members.front()].name, &last = entries_[b.members.back()].name;
+  return comm::lasting(
+      fmt::format("bucket {} of a DistributedDataParallel in backward: gradients of {}{}{}", b.content.index, first,
+                  b.members.size() > 1 ? " .. " : "", b.members.size() > 1 ? last : ""),
+      "a bucket of a DistributedDataParallel in backward");
+}
+const char* Reducer::aside(Entry& e) {
+  if (!e.purpose)
+    e.purpose = comm::lasting("a DistributedDataParallel in backward: the gradient of " + e.name,
+                              "a DistributedDataParallel in backward: a gradient by itself");
+  return e.purpose;
+}
+
 // The leader's order becomes everyone's. What did not come on that rank is taken from the end of the module: that is
 // where backward begins.
 void Reducer::agree_on_order() {
@@ -28,6 +44,7 @@ void Reducer::agree_on_order() {
   for (size_t i : pass_.order) add(i);
   for (size_t i = entries_.size(); i-- > 0;) add(i);
   Tensor all = tensor(order, {.dtype = DType::i64});
+  comm::PurposeGuard purpose("a DistributedDataParallel in backward: the order of its buckets");
   broadcast(all, {.root = pass_.leader, .group = channel_, .timeout = options_.timeout, .place = options_.place});
   order_.clear();
   for (int64_t i : all.to_vector<int64_t>()) order_.push_back(static_cast<size_t>(i));
@@ -40,6 +57,7 @@ void Reducer::make_buckets() {
   auto close = [&](Bucket&& bucket) {
     for (size_t i : bucket.members) entries_[i].bucket = static_cast<int>(buckets_.size());
     bucket.content.index = static_cast<int64_t>(buckets_.size());
+    bucket.purpose = purpose_of(bucket);
     buckets_.push_back(std::move(bucket));
   };
   for (size_t i : order_) {
@@ -68,6 +86,7 @@ void Reducer::make_buckets() {
 }
 
 void Reducer::give_memory(Bucket& b) {
+  comm::PurposeGuard purpose("a DistributedDataParallel in backward: memory for its buckets");
   const Tensor& first = entries_[b.members[0]].parameter;
   b.content.buffer = group_zeros(b.elements, {.dtype = first.dtype(), .device = first.device()},
                                  {.group = channel_, .timeout = options_.timeout, .place = options_.place});

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "parallel/reducer.h"
 #include "tutti/comm/functional.h"
 #include "tutti/ops.h"
@@ -25,6 +26,10 @@ Tensor to_dense_or_zeros(const Tensor& sparse, const Tensor& dense, const Tensor
   if (sparse.defined() && dense.defined()) return dense + sparse.to_dense();
   if (sparse.defined()) return sparse.to_dense();
   return dense.defined() ? dense.clone() : zeros(like.sizes(), {.dtype = like.dtype(), .device = like.device()});
+}
+
+std::string times(uint32_t count) {
+  return count == 0 ? "never" : count == 1 ? "once" : fmt::format("{} times", count);
 }
 
 }  // namespace
@@ -127,6 +132,8 @@ void Reducer::reduce_late_by_hook() {
     const Tensor& first = entries_[kind[0]].parameter;
     b.content.buffer = zeros({b.elements}, {.dtype = first.dtype(), .device = first.device()});
     b.content.index = index++;
+    b.members = kind;
+    b.purpose = purpose_of(b);
     int64_t at = 0;
     for (size_t i : kind) {
       Entry& e = entries_[i];
@@ -203,6 +210,7 @@ std::vector<uint8_t> Reducer::my_flags() {
 
 std::vector<uint8_t> Reducer::exchange_flags() {
   NoGrad guard;
+  comm::PurposeGuard purpose("the end of backward through a DistributedDataParallel: who used which parameters");
   Tensor flags = tensor(my_flags(), {.dtype = DType::u8});
   all_reduce(flags, {.op = Reduce::bor, .group = channel_, .timeout = options_.timeout, .place = options_.place});
   return flags.to_vector<uint8_t>();
@@ -214,7 +222,7 @@ std::string Reducer::static_difference(size_t i) const {
   bool used = flags_[i] & kUsed;
   // A rank that had no inputs in the first step knows what is used, but not yet how often.
   uint32_t wanted = counted_ ? e.expected : used ? e.count : 0;
-  if (e.count != wanted) return fmt::format("{} times, not {}", e.count, wanted);
+  if (e.count != wanted) return fmt::format("a gradient came {}, in the first step {}", times(e.count), times(wanted));
   if (!used) return e.dirty ? "used inside of no_sync(), not used in the first step" : "";
   bool came = e.filled || e.late.defined() || e.sparse.defined();
   Tensor rest = came ? Tensor() : gradient_sink().gradient(e.parameter);
@@ -232,12 +240,15 @@ void Reducer::check_static() const {
     if (std::string what = static_difference(i); !what.empty())
       text += fmt::format("\n  {}: {}", entries_[i].name, what);
   check<ValueError>(text.empty(), kName,
-                    "the graph is said to be static, but parameters got other gradients than in the first step:{}",
-                    text);
+                    "the graph is said to be static (static_graph), but parameters got other gradients than in the "
+                    "first step:{}\nRun the same forwards before every backward, or leave static_graph away (at {})",
+                    text, comm::to_string(options_.place));
 }
 
 // Averages what did not go by a bucket; e.late or e.sparse becomes the result.
 void Reducer::reduce_aside(Entry& e, uint8_t flags) {
+  if (!(flags & (kLate | kSparse))) return;
+  comm::PurposeGuard purpose(aside(e));
   if (flags & kLate) {
     if (options_.hook) return;  // see reduce_late_by_hook()
     e.late = to_dense_or_zeros(e.sparse, e.late, e.parameter);
@@ -306,6 +317,7 @@ void Reducer::finish_with_graph() {
   std::vector<uint8_t> flags = exchange_flags();
   // Who has joined keeps nothing, and there will be no pass back through these: see refuse_second_backward().
   ModeGuard guard(pass_.joined ? 0 : uint32_t{kGradMode}, pass_.joined ? kGradMode : kInferenceMode);
+  comm::PurposeGuard purpose("a DistributedDataParallel in backward with create_graph: its gradients");
   ReduceOptions o = average();
   o.group = group_;
   for (const std::vector<size_t>& kind : used_by_kind(flags)) {
@@ -338,6 +350,7 @@ void Reducer::refuse_second_backward(const TensorList& averaged) const {
 
 void Reducer::sync_buffers() {
   NoGrad guard;
+  comm::PurposeGuard purpose("the end of backward through a DistributedDataParallel: buffers of its module");
   TensorList same, averaged;
   for (const NamedBuffer& b : buffers_) {
     if (b.policy == BufferPolicy::none) continue;

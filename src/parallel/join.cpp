@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 
@@ -11,6 +12,7 @@ namespace tutti::parallel {
 namespace {
 
 constexpr int64_t kFailed = std::numeric_limits<int64_t>::max();
+constexpr const char* kPurpose = "join(): all ranks of its group must be inside until all are through";
 
 Tensor round_of(int64_t part, int64_t rank, int64_t mode) {
   return tensor(std::vector<int64_t>{part, rank, mode}, {.dtype = DType::i64});
@@ -48,6 +50,7 @@ struct SessionGuard {
 
 JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
   NoGrad guard;
+  comm::PurposeGuard purpose(kPurpose);
   // The largest number is that of the lowest rank.
   Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode);
   all_reduce(round, {.op = Reduce::max, .group = group_, .place = options_.place});
@@ -71,6 +74,7 @@ void JoinSession::others_failed(int rank) {
 
 void JoinSession::fail() {
   NoGrad guard;
+  comm::PurposeGuard purpose(kPurpose);
   try {
     // Larger than any rank, so that it is this one's whatever others say.
     all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0),

@@ -7,6 +7,7 @@
 
 #include "autograd/engine.h"
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "nn/visit.h"
 #include "parallel/sync_batch_norm.h"
 #include "tutti/ops.h"
@@ -70,6 +71,7 @@ std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions&
     TensorList all;
     for (const Entry& e : self->entries_) all.push_back(e.parameter);
     for (const NamedBuffer& b : self->buffers_) all.push_back(b.tensor);
+    comm::PurposeGuard purpose("the end of join(): all ranks get the parameters of the last");
     self->broadcast_all(all, last);
   };
   return reducer;
@@ -86,6 +88,7 @@ Reducer::Reducer(nn::ModuleBase& module, const DdpOptions& options)
   std::vector<int> everyone(static_cast<size_t>(group_.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   channel_ = group_.subgroup(everyone);
+  comm::PurposeGuard purpose("making a DistributedDataParallel, which all ranks of its group do together");
   adopt(module);
 }
 
@@ -244,6 +247,7 @@ std::vector<std::vector<std::string>> Reducer::bucket_names() const {
   return names;
 }
 void Reducer::check_equal() {
+  comm::PurposeGuard purpose("check_equal() of a DistributedDataParallel");
   NamedTensors list;
   for (const Entry& e : entries_) list.emplace_back(e.name, e.parameter);
   check_equal_bits(kName, list, collective());
@@ -383,6 +387,7 @@ void Reducer::leave(Bucket& b) {
 }
 
 void Reducer::send(Bucket& b) {
+  comm::PurposeGuard purpose(b.purpose);
   b.content.average = average();
   b.began = Clock::now();
   if (options_.hook)

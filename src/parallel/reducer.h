@@ -65,15 +65,16 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   struct Entry {
     std::string name;
     Tensor parameter;
-    int bucket = -1;        // none: its gradients are sparse, or never come (static graph)
-    Tensor slot;            // its part of the bucket
-    uint32_t expected = 1;  // times that it came in the last pass
-    uint32_t count = 0;     // in this one
-    bool dirty = false;     // has gradients that other ranks do not know of
-    bool filled = false;    // the slot has this pass's gradient
-    Tensor sparse, late;    // what does not go by the bucket
-    Tensor before;          // the gradient that was there when nothing came
-    Tensor kept;            // a copy of it, if it lies in the slot
+    int bucket = -1;                // none: its gradients are sparse, or never come (static graph)
+    Tensor slot;                    // its part of the bucket
+    uint32_t expected = 1;          // times that it came in the last pass
+    uint32_t count = 0;             // in this one
+    bool dirty = false;             // has gradients that other ranks do not know of
+    bool filled = false;            // the slot has this pass's gradient
+    Tensor sparse, late;            // what does not go by the bucket
+    Tensor before;                  // the gradient that was there when nothing came
+    Tensor kept;                    // a copy of it, if it lies in the slot
+    const char* purpose = nullptr;  // of collectives of its own: see aside()
   };
   using Clock = std::chrono::steady_clock;
   struct Bucket {
@@ -81,7 +82,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::vector<size_t> members;
     std::vector<int64_t> offsets;  // of each member, in elements
     int64_t elements = 0;
-    size_t missing = 0;  // members that are not ready
+    const char* purpose = nullptr;  // of its collectives: see comm::PurposeGuard
+    size_t missing = 0;             // members that are not ready
     bool left = false;
     Clock::time_point began{};
     std::shared_ptr<std::atomic<Clock::rep>> ended;  // set by whoever completes the work
@@ -124,6 +126,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void sync_buffers();
   void wait_for_buckets(Clock::time_point waiting_since);
 
+  const char* purpose_of(const Bucket& bucket) const;
+  static const char* aside(Entry& entry);
   void agree_on_order();
   void make_buckets();
   void give_memory(Bucket& bucket);

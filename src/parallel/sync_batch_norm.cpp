@@ -1,6 +1,7 @@
 #include "parallel/sync_batch_norm.h"
 
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "parallel/join.h"
 #include "tutti/autograd.h"
 #include "tutti/comm/collectives.h"
@@ -8,6 +9,8 @@
 
 namespace tutti::parallel {
 namespace {
+
+constexpr const char* kPurpose = "SyncBatchNorm: the statistics of all ranks' batches, or their gradients";
 
 // The collectives of batch norms, and how ranks that have joined take part in them.
 struct Exchange {
@@ -33,6 +36,7 @@ struct Exchange {
   }
   static void shadow(const Group& group, int64_t mode) {
     NoGrad guard;
+    comm::PurposeGuard purpose(kPurpose);
     Tensor mine = zeros({mode >> 9}, {.dtype = static_cast<DType>(mode >> 1 & 0xff)});
     Tensor all = zeros({group.size() * mine.numel()}, {.dtype = mine.dtype()});
     if (mode & 1)
@@ -71,6 +75,7 @@ Tensor Gather::forward(const Tensor& x, const ExchangePtr& e) {
   empty = x[-1].item<double>() == 0;  // the number of values stands last
   e->announce(true, x);
   Tensor all = zeros({e->group.size() * x.numel()}, {.dtype = x.dtype(), .device = x.device()});
+  comm::PurposeGuard purpose(kPurpose);
   all_gather(all, x, {.group = e->group});
   return all;
 }
@@ -79,6 +84,7 @@ Tensor Scatter::forward(const Tensor& x, const ExchangePtr& e) {
   exchange = e;
   Tensor mine = zeros({x.numel() / e->group.size()}, {.dtype = x.dtype(), .device = x.device()});
   e->announce(false, mine);
+  comm::PurposeGuard purpose(kPurpose);
   reduce_scatter(mine, x.contiguous(), {.group = e->group});
   return mine;
 }

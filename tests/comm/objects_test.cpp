@@ -227,14 +227,14 @@ TEST(ObjectErrors, AnotherTypeIsAnError) {
       broadcast_object(inner);
     } else {
       Other other;
-      EXPECT_THAT(message_of<FileError>([&] { broadcast_object(other); }), HasSubstr("'other'"));
+      EXPECT_THAT(message_of<MismatchError>([&] { broadcast_object(other); }), HasSubstr("takes "));
     }
     int64_t number = 3;
     std::string text;
     if (rank() == 0)
       broadcast_object(number);
     else
-      EXPECT_THROW(broadcast_object(text), FileError);
+      EXPECT_THROW(broadcast_object(text), MismatchError);
     EXPECT_THROW(scatter_object(std::vector<int>{1}, {.root = rank()}), Error);  // too few
   });
 }
@@ -245,7 +245,7 @@ TEST(ObjectErrors, MalformedBytesAreErrors) {
   for (size_t length : {size_t{0}, size_t{7}, good.size() / 2, good.size() - 1})
     EXPECT_THROW(detail::object_from_bytes<Sample>(good.substr(0, length), "here"), FileError) << length;
   EXPECT_THROW(detail::object_from_bytes<Sample>(std::string(100, '\xff'), "here"), FileError);
-  EXPECT_THAT(message_of<FileError>([] { detail::object_from_bytes<int>("garbage", detail::object_name(3)); }),
+  EXPECT_THAT(message_of<FileError>([] { detail::object_from_bytes<int>("garbage", "the object of rank 3"); }),
               HasSubstr("the object of rank 3"));
 }
 
@@ -302,7 +302,7 @@ TEST(SparseErrors, AreClear) {
     EXPECT_THAT(text([&] { all_reduce(x, {.op = Reduce::max}); }), HasSubstr("sparse tensors are summed or averaged"));
     EXPECT_THAT(text([&] { broadcast(x); }),
                 HasSubstr("broadcast: sparse f32[4] on cpu:0 is sparse, which only all_reduce takes"));
-    EXPECT_THAT(text([&] { all_reduce_async(x); }), HasSubstr("only if it waits"));
+    EXPECT_THAT(text([&] { reduce_async(x); }), HasSubstr("is sparse, which only all_reduce takes"));
     EXPECT_THAT(text([&] { send(x, 0); }), HasSubstr("is sparse"));
     Tensor other = sparse_coo(zeros({1, 1}, {i64}), ones({1}), {rank() == 2 ? 5 : 4});
     EXPECT_THAT(message_of<MismatchError>([&] { all_reduce(other); }), HasSubstr("is of another shape than rank"));
@@ -439,8 +439,9 @@ TEST(MonitoredBarrier, NamesAllWhoDidNotCome) {
     bool late = rank() == 2 || rank() == 4;
     while (late && gave_up < 3) std::this_thread::sleep_for(1ms);
     auto text = message_of<TimeoutError>([] { monitored_barrier({.timeout = 500ms}); });
-    EXPECT_EQ(text, "[rank " + std::to_string(rank()) + "] monitored_barrier: ranks 2, 4 did not come within 0.5 s" +
-                        (late ? "; this one came later" : ""));
+    EXPECT_THAT(text, testing::StartsWith("[rank " + std::to_string(rank()) +
+                                          "] monitored_barrier: ranks 2, 4 did not come within 0.5 s" +
+                                          (late ? "; this one came later" : "") + " (at objects_test.cpp:"));
     ++gave_up;
     // The group goes on: the next one is not confused by what was left.
     EXPECT_EQ(monitored_barrier({.timeout = 30s}).seconds.size(), 5u);

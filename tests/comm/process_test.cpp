@@ -288,6 +288,18 @@ TEST(Environment, ARankThatDoesNotComeIsNamed) {
   });
 }
 
+TEST(Environment, NobodyWhereRanksMeetIsSaid) {
+  auto ranks = ranks_of(2, [](int) { return Variables{{"TUTTI_TIMEOUT", "0.3"}}; });
+  ranks.erase(ranks.begin());
+  start_with(ranks, [] {
+    EXPECT_THAT(message_of<ConnectionError>([] { world(); }),
+                testing::ContainsRegex(
+                    "rank 1 of 2 \\(by .*\\) did not reach the store of rank 0, where ranks meet: .*no server at "
+                    "127.0.0.1:[0-9]+ in 0.3 s: Connection refused. Is rank 0 started, with the same "
+                    "MASTER_ADDR, MASTER_PORT and TUTTI_SECRET.*TUTTI_TIMEOUT"));
+  });
+}
+
 // Long before the others' timeout.
 TEST(Environment, ARankThatEndsAtTheStartIsNamed) {
   auto ranks = ranks_of(3, [](int r) {

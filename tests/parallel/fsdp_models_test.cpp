@@ -3,7 +3,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "tests/parallel/support.h"
+#include "tests/parallel/models.h"
 #include "tests/support/scratch.h"
 
 namespace tutti {
@@ -19,40 +19,20 @@ struct Perceptron : nn::Module<Perceptron> {
   Tensor forward(const Tensor& x) { return last(tanh(second(tanh(first(x))))); }
   static Tensor input(uint64_t seed, int64_t rows) { return numbers({rows, 6}, seed); }
   Tensor loss(const Tensor& y, const Tensor& x) { return (y - x.narrow(1, 0, 3)).pow(2).mean(); }
-  void shard(const FullyShardOptions& options) {
-    fully_shard(first, options);
-    fully_shard(second, options);
-  }
 };
 
-struct Cnn : nn::Module<Cnn> {
-  nn::Conv2d conv1{1, 4, 3, {.padding = 1}}, conv2{4, 8, 3, {.padding = 1}};
-  nn::Linear fc1{8 * 2 * 2, 16}, fc2{16, 10};
-  TUTTI_FIELDS(conv1, conv2, fc1, fc2)
-  Tensor forward(const Tensor& images) {
-    Tensor h = max_pool2d(relu(conv1(images)), 2);
-    return fc2(relu(fc1(max_pool2d(relu(conv2(h)), 2).flatten(1))));
-  }
-  static Tensor input(uint64_t seed, int64_t rows) { return numbers({rows, 1, 8, 8}, seed); }
-  Tensor loss(const Tensor& y, const Tensor& x) {
-    return cross_entropy(y, (x.flatten(1).sum(1).abs() * 3).to(i64) % 10);
-  }
-  void shard(const FullyShardOptions& options) {
-    fully_shard(conv1, options);
-    fully_shard(fc1, options);
-  }
-};
+// What becomes a unit of each model, beside the model itself.
+void shard(Perceptron& net, const FullyShardOptions& options) {
+  fully_shard(net.first, options);
+  fully_shard(net.second, options);
+}
+void shard(Cnn& net, const FullyShardOptions& options) {
+  fully_shard(net.conv1, options);
+  fully_shard(net.fc1, options);
+}
+void shard(Lstm& net, const FullyShardOptions& options) { fully_shard(net.lstm, options); }
 
-struct Lstm : nn::Module<Lstm> {
-  nn::LSTM lstm{3, 8, {.layers = 2, .batch_first = true}};
-  nn::Linear head{8, 1};
-  TUTTI_FIELDS(lstm, head)
-  Tensor forward(const Tensor& x) { return head(lstm(x).output); }
-  static Tensor input(uint64_t seed, int64_t rows) { return numbers({rows, 7, 3}, seed); }
-  Tensor loss(const Tensor& y, const Tensor& x) { return mse_loss(y, x.sum({2}, true)); }
-  void shard(const FullyShardOptions& options) { fully_shard(lstm, options); }
-};
-
+// Of blocks, each of which can be a unit.
 struct Block : nn::Module<Block> {
   nn::LayerNorm norm1{8}, norm2{8};
   nn::Linear mix{8, 8}, up{8, 16}, down{16, 8};
@@ -78,16 +58,16 @@ struct Gpt : nn::Module<Gpt> {
     return randint(0, 11, {rows, 6});
   }
   Tensor loss(const Tensor& y, const Tensor& x) { return cross_entropy(y.flatten(0, 1), ((x * 3 + 1) % 11).flatten()); }
-  void shard(const FullyShardOptions& options) {
-    for (Block& block : blocks) fully_shard(block, options);
-    fully_shard(head, options);
-  }
 };
+void shard(Gpt& net, const FullyShardOptions& options) {
+  for (Block& block : net.blocks) fully_shard(block, options);
+  fully_shard(net.head, options);
+}
 
 template <class M>
 void compare(const FullyShardOptions& options = {}) {
   M net = seeded<M>(), whole = net.clone();
-  net.shard(options);
+  shard(net, options);
   fully_shard(net, options);
   optim::Adam adam(net.parameters(), {.lr = 0.05}), alone(whole.parameters(), {.lr = 0.05});
   for (uint64_t step = 0; step < 4; ++step) {
@@ -128,7 +108,7 @@ std::string train(const harness::Runner& runner, int ranks, const FullyShardOpti
         set_num_threads(1);
         M net = seeded<M>();
         net.to(f32);
-        net.shard(options);
+        shard(net, options);
         fully_shard(net, options);
         optim::Adam adam(net.parameters(), {.lr = 0.05});
         for (uint64_t step = 0; step < 4; ++step) {

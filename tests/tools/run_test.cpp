@@ -354,6 +354,39 @@ TEST(Run, AKilledRankEndsTheWorldAndLeavesATrace) {
   EXPECT_THAT(contents(folder / "trace/trace.json"), HasSubstr("\"traceEvents\""));
 }
 
+TEST(Run, TheTraceOfAKilledRunSaysWhatTheSurvivorDid) {
+  Folder folder;
+  Program p(
+      tutti_run({"-n", "2", "--grace", "60", "--trace", folder / "trace", "--env", "TUTTI_FAULTS=kill rank=1 call=40"},
+                bench({"-i", "1000"})));
+  EXPECT_EQ(p.wait(), 128 + SIGKILL);
+  Program trace({TUTTI_TOOL, "trace", folder / "trace"});
+  EXPECT_EQ(trace.wait(), 0) << trace.err();
+  EXPECT_THAT(
+      trace.out(),
+      AllOf(HasSubstr("no collective is in the records of two ranks"),
+            ContainsRegex("rank 0 was in collective [0-9]+, all_reduce.* at bench.cpp:[0-9]+, which failed after"),
+            ContainsRegex("rank 0 failed: .*rank 1 failed"),
+            HasSubstr("1 of 2 ranks left a record; rank 1 did not: killed, or ended by force")));
+}
+
+TEST(Run, TheTraceOfRestartedRanksIsTheNewest) {
+  Folder folder;
+  Program p(tutti_run({"-n", "2", "--max-restarts", "2", "--trace", folder / "trace"},
+                      shell("[ $TUTTI_EPOCH = 1 ] || export TUTTI_FAULTS='kill rank=1 call=20'; exec \"" TUTTI_TOOL
+                            "\" bench -e 1K -i 10")));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  Program trace({TUTTI_TOOL, "trace", folder / "trace"});
+  EXPECT_EQ(trace.wait(), 0) << trace.err();
+  EXPECT_THAT(trace.out(), AllOf(HasSubstr("the newest records of " + (folder / "trace") + " are in " +
+                                           (folder / "trace/epoch-1") + ":"),
+                                 HasSubstr("largest skew"), Not(HasSubstr("failed"))));
+  EXPECT_THAT(contents(folder / "trace/epoch-1/trace.json"), HasSubstr("\"traceEvents\""));
+  Program first({TUTTI_TOOL, "trace", folder / "trace/epoch-0"});
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_THAT(first.out(), AllOf(HasSubstr("rank 1 did not"), Not(HasSubstr("the newest records"))));
+}
+
 TEST(Run, WorldsMeetAgainInEveryEpoch) {
   // The fault strikes every epoch at the same call; with too few calls it does not strike.
   Program p(tutti_run({"-n", "2", "--max-restarts", "3"},
@@ -530,7 +563,9 @@ TEST(Bench, WrongWordsAreSaid) {
     EXPECT_NE(p.wait(), 0);
     return p.err();
   };
-  EXPECT_THAT(says({"all_redcue"}), HasSubstr("there is no collective 'all_redcue'"));
+  EXPECT_THAT(
+      says({"all_redcue"}),
+      HasSubstr("there is no collective 'all_redcue': there are all_gather, all_reduce, all_to_all, barrier, "));
   EXPECT_THAT(says({"-d", "f8"}), HasSubstr("there is no dtype 'f8'"));
   EXPECT_THAT(says({"-o", "mean"}), HasSubstr("there is no reduction 'mean'"));
   EXPECT_THAT(says({"-r", "2"}), HasSubstr("there is no rank 2 to be the root"));

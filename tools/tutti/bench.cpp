@@ -323,7 +323,11 @@ int bench(const Words& words) {
   Words rest = options.parse_all(words);
   if (rest.size() > 1) throw UsageError("name one collective");
   if (!rest.empty()) o.collective = rest[0];
-  if (!kinds().contains(o.collective)) throw UsageError(fmt::format("there is no collective '{}'", o.collective));
+  if (!kinds().contains(o.collective)) {
+    std::string known;
+    for (const auto& [name, kind] : kinds()) known += (known.empty() ? "" : ", ") + name;
+    throw UsageError(fmt::format("there is no collective '{}': there are {}", o.collective, known));
+  }
   if (o.begin < 1 || o.end < o.begin)
     throw UsageError("sizes begin at 1 byte at least, and end where they begin or later");
   parse_dtype(o.dtype);

@@ -13,13 +13,19 @@ int trace(const Words& words) {
   Options options(
       "tutti trace [options] folder",
       "Puts the records that ranks left in a folder (TUTTI_TRACE=folder, tutti run --trace folder) together: "
-      "prints who is slow\nand who failed, and writes a trace to open in https://ui.perfetto.dev.");
-  options.text("-o, --output", "FILE", "where the trace goes (folder/trace.json)", output);
+      "prints who is slow\nand who failed, and writes a trace to open in https://ui.perfetto.dev. Of folders epoch-<n> "
+      "in it, which "
+      "tutti run\n--max-restarts makes, the newest counts.");
+  options.text("-o, --output", "FILE", "where the trace goes (trace.json beside the records)", output);
   Words rest = options.parse_all(words);
   if (rest.size() != 1) throw UsageError("name the one folder that has the records");
-  Trace merged = Trace::load(rest[0]);
-  if (output.empty()) output = rest[0] + "/trace.json";
+  std::string folder = Trace::find(rest[0]);
+  Trace merged = Trace::load(folder);
+  if (output.empty()) output = folder + "/trace.json";
   merged.save(output);
+  if (folder != rest[0])
+    std::cout << fmt::format("the newest records of {} are in {}: name another folder to see those of that\n", rest[0],
+                             folder);
   std::cout << merged.summary() << fmt::format("the trace is in {}: open it in https://ui.perfetto.dev\n", output);
   return 0;
 }

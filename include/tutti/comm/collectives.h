@@ -47,8 +47,8 @@ struct RootOptions {
   Place place = Place::current();
 };
 
-/// x becomes the reduction of all ranks' x, on all ranks; on the root only (reduce). A sparse x (sum or average, and
-/// waited for) may have other indices on each rank; it becomes coalesced.
+/// x becomes the reduction of all ranks' x, on all ranks; on the root only (reduce). A sparse x (sum or average) may
+/// have other indices on each rank; it becomes coalesced. All ranks wait for it, or none.
 void all_reduce(Tensor x, const ReduceOptions& options = {});
 Work all_reduce_async(Tensor x, const ReduceOptions& options = {});
 void reduce(Tensor x, const ReduceOptions& options = {});

@@ -6,12 +6,13 @@
 //   broadcast_object(plan);                                  // now everyone's
 //   std::vector<double> losses = all_gather_object(loss);    // [rank]
 //
-// They say how large they are, then go as bytes: two collectives each. Bytes that are not what a rank asks for (another
-// struct, say) are a FileError there.
+// They say how large they are, then go as bytes: two collectives each. Bytes from which a rank cannot make what it asks
+// for are a FileError there; a MismatchError that names both types if the rank they come from gave another.
 #pragma once
 
 #include <complex>
 #include <limits>
+#include <typeinfo>
 
 #include "tutti/comm/collectives.h"
 #include "tutti/io/state.h"
@@ -183,14 +184,39 @@ T object_from_value(const io::Value& value) {
 template <class T>
 std::string object_to_bytes(const T& value) {
   io::State state;
+  state["type"] = std::string(typeid(T).name());  // for errors
   state["value"] = object_to_value(value);
   return io::state_to_bytes(state);
 }
+
 /// `from` names where the bytes came from, for errors.
 template <class T>
 T object_from_bytes(std::string bytes, const std::string& from) {
   const io::State state = io::state_from_bytes(std::move(bytes), from);
   return object_from_value<T>(state["value"]);
+}
+
+/// Objects as they came: whose they are, and by which call.
+struct ObjectSource {
+  const char* collective;
+  Place place;
+  std::vector<int> ranks;  // in the world, of each of the states
+  std::vector<io::State> states;
+};
+ObjectSource objects_from(std::vector<std::string> bytes, const char* collective, const CollectiveOptions& options);
+ObjectSource object_from_root(std::string bytes, const char* collective, const RootOptions& options);
+/// Rethrows the FileError of the k-th object, as a MismatchError if it was not given as what it is taken as.
+[[noreturn]] void wrong_type(const ObjectSource& objects, size_t k, const std::type_info& taken);
+
+template <class T>
+std::vector<T> take_objects(const ObjectSource& objects) {
+  std::vector<T> values;
+  for (const io::State& state : objects.states) try {
+      values.push_back(object_from_value<T>(state["value"]));
+    } catch (const FileError&) {
+      wrong_type(objects, values.size(), typeid(T));
+    }
+  return values;
 }
 
 // The bytes of all ranks, in their order; on those that get none, empty.
@@ -199,15 +225,6 @@ std::vector<std::string> all_gather_bytes(const std::string& mine, const Collect
 std::vector<std::string> gather_bytes(const std::string& mine, const RootOptions& options);
 std::string scatter_bytes(const std::vector<std::string>& mine, const RootOptions& options);
 bool is_root(const RootOptions& options);
-std::string object_name(int rank);
-
-template <class T>
-std::vector<T> objects_from_bytes(std::vector<std::string> bytes) {
-  std::vector<T> values;
-  for (size_t k = 0; k < bytes.size(); ++k)
-    values.push_back(object_from_bytes<T>(std::move(bytes[k]), object_name(static_cast<int>(k))));
-  return values;
-}
 }  // namespace detail
 
 /// value becomes the root's.
@@ -215,19 +232,24 @@ template <class T>
 void broadcast_object(T& value, const RootOptions& options = {}) {
   bool mine = detail::is_root(options);
   std::string bytes = detail::broadcast_bytes(mine ? detail::object_to_bytes(value) : std::string(), options);
-  if (!mine) value = detail::object_from_bytes<T>(std::move(bytes), detail::object_name(options.root));
+  if (mine) return;
+  value =
+      std::move(detail::take_objects<T>(detail::object_from_root(std::move(bytes), "broadcast_object", options))[0]);
 }
 
 /// Every rank's value, in the order of ranks.
 template <class T>
 std::vector<T> all_gather_object(const T& value, const CollectiveOptions& options = {}) {
-  return detail::objects_from_bytes<T>(detail::all_gather_bytes(detail::object_to_bytes(value), options));
+  return detail::take_objects<T>(detail::objects_from(detail::all_gather_bytes(detail::object_to_bytes(value), options),
+                                                      "all_gather_object", options));
 }
 
 /// The same on the root; nothing on others.
 template <class T>
 std::vector<T> gather_object(const T& value, const RootOptions& options = {}) {
-  return detail::objects_from_bytes<T>(detail::gather_bytes(detail::object_to_bytes(value), options));
+  return detail::take_objects<T>(
+      detail::objects_from(detail::gather_bytes(detail::object_to_bytes(value), options), "gather_object",
+                           {.group = options.group, .timeout = options.timeout, .place = options.place}));
 }
 
 /// The root's values[rank]; what others give does not matter.
@@ -236,7 +258,8 @@ T scatter_object(const std::vector<T>& values, const RootOptions& options = {}) 
   std::vector<std::string> bytes;
   if (detail::is_root(options))
     for (const T& value : values) bytes.push_back(detail::object_to_bytes(value));
-  return detail::object_from_bytes<T>(detail::scatter_bytes(bytes, options), detail::object_name(options.root));
+  return std::move(detail::take_objects<T>(
+      detail::object_from_root(detail::scatter_bytes(bytes, options), "scatter_object", options))[0]);
 }
 
 }  // namespace tutti

@@ -40,7 +40,10 @@ class Trace {
  public:
   /// Of texts as flight_record() gives them. FileError where one is not such.
   static Trace merge(const std::vector<std::string>& records);
-  /// Of the files rank-*.json in a folder.
+  /// Where the newest records of a folder are: there, or in one of its folders epoch-<n>, which ranks that were started
+  /// again (`tutti run --max-restarts`) leave them in. FileError if there are none.
+  static std::string find(const std::string& folder);
+  /// Of the files rank-*.json in find(folder).
   static Trace load(const std::string& folder);
 
   /// In the format of Chrome's trace events: a process for each rank, a row for each of its groups. Each collective
@@ -49,7 +52,8 @@ class Trace {
   void save(const std::string& path) const;
   /// By rank.
   std::vector<Lateness> lateness() const;
-  /// The same as a table, the collectives with the largest skew, and what ranks that failed or wait were doing.
+  /// The same as a table, and the collectives with the largest skew; where a rank failed, waits or left no record, what
+  /// each was doing, and since when.
   std::string summary() const;
 
   struct Call {

@@ -221,11 +221,14 @@ const char* name(Reduce op) {
   return names[static_cast<size_t>(op)];
 }
 
-void check_reduces(const char* operation, Reduce op, DType dtype) {
+std::string why_not_reduced(Reduce op, DType dtype) {
   const char* instead = op == Reduce::average                    ? "to(f32) first, or sum and divide"
                         : op == Reduce::min || op == Reduce::max ? "complex numbers have no order; abs() has"
                                                                  : "integers and bools have bits";
-  check<DTypeError>(reduces(op, dtype), operation, "there is no Reduce::{} of {}: {}", name(op), dtype, instead);
+  return fmt::format("there is no Reduce::{} of {}: {}", name(op), dtype, instead);
+}
+void check_reduces(const char* operation, Reduce op, DType dtype) {
+  if (!reduces(op, dtype)) fail<DTypeError>(operation, "{}", why_not_reduced(op, dtype));
 }
 
 void reduce_into(const Reduction& r, std::span<const void* const> sources, std::span<void* const> targets,

@@ -26,7 +26,9 @@ struct Reduction {
 
 /// Whether this dtype can be combined so; the bitwise ones are for integers and bools.
 bool reduces(Reduce op, DType dtype);
-/// A DTypeError that says what could be, if it cannot.
+/// Of one that cannot: that, and what could be.
+std::string why_not_reduced(Reduce op, DType dtype);
+/// A DTypeError that says so.
 void check_reduces(const char* operation, Reduce op, DType dtype);
 const char* name(Reduce op);
 

@@ -5,34 +5,36 @@
 #include <algorithm>
 
 #include "autograd/homes.h"
-#include "base/check.h"
 #include "comm/algorithm/reduce.h"
 #include "comm/functional/attributes.h"
 #include "comm/group/call.h"
+#include "comm/group/check_call.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 
 namespace tutti::fn {
 namespace {
 
+using comm::check_at;
+
 // ---- Arguments
 
-void check_member(const Group& group, const char* name) {
+void check_member(const Group& group, const Place& place, const char* name) {
   const auto& ranks = group.ranks();
-  check<ValueError>(group.rank() >= 0, name, "rank {} is not a member of this group of ranks {}", context().rank,
-                    Shape(std::vector<int64_t>(ranks.begin(), ranks.end())));
+  check_at<ValueError>(place, group.rank() >= 0, name, "rank {} is not a member of this group of ranks {}",
+                       context().rank, Shape(std::vector<int64_t>(ranks.begin(), ranks.end())));
 }
 template <class Options>
 Collective begin(const Options& o, const char* name) {
   Collective a{.group = o.group.defined() ? o.group : world(), .timeout = o.timeout, .place = o.place};
-  check_member(a.group, name);
+  check_member(a.group, a.place, name);
   return a;
 }
 Collective begin_rooted(const RootOptions& o, const char* name) {
   Collective a = begin(o, name);
   a.root = o.root;
-  check<ValueError>(o.root >= 0 && o.root < a.group.size(), name, "root {} is not in a group of {}", o.root,
-                    a.group.size());
+  check_at<ValueError>(a.place, o.root >= 0 && o.root < a.group.size(), name, "root {} is not in a group of {}", o.root,
+                       a.group.size());
   return a;
 }
 Collective begin_reduce(const ReduceOptions& o, const char* name, bool rooted = false) {
@@ -42,50 +44,52 @@ Collective begin_reduce(const ReduceOptions& o, const char* name, bool rooted = 
   a.factor = o.factor;
   a.weight = o.weight;
   a.order = o.order;
-  check<ValueError>(!o.factor || o.op == Reduce::sum, name, "factors are for sums");
-  check<ValueError>(!o.weight || o.op == Reduce::average, name, "weights are for averages");
+  check_at<ValueError>(a.place, !o.factor || o.op == Reduce::sum, name, "factors are for sums");
+  check_at<ValueError>(a.place, !o.weight || o.op == Reduce::average, name, "weights are for averages");
   return a;
 }
 
-void check_defined(const Tensor& x, const char* name) {
-  check<ValueError>(x.defined(), name, "an argument is undefined");
+void check_defined(const Tensor& x, const Collective& a, const char* name) {
+  check_at<ValueError>(a.place, x.defined(), name, "an argument is undefined");
 }
 void check_list(const TensorList& xs, const Collective& a, const char* name) {
-  check<ValueError>(xs.size() == a.size(), name, "{} tensors were given for a group of {}", xs.size(), a.size());
+  check_at<ValueError>(a.place, xs.size() == a.size(), name, "{} tensors were given for a group of {}", xs.size(),
+                       a.size());
   for (const Tensor& x : xs) {
-    check_defined(x, name);
-    check<DTypeError>(x.dtype() == xs[0].dtype(), name, "{} does not have the dtype of {}", x, xs[0]);
-    check<DeviceError>(x.device() == xs[0].device(), name, "{} is not on the device of {}", x, xs[0]);
+    check_defined(x, a, name);
+    check_at<DTypeError>(a.place, x.dtype() == xs[0].dtype(), name, "{} does not have the dtype of {}", x, xs[0]);
+    check_at<DeviceError>(a.place, x.device() == xs[0].device(), name, "{} is not on the device of {}", x, xs[0]);
   }
 }
 // The shape of each rank's part: as given, or that of x.
 std::vector<Shape> shapes_for(const Tensor& x, const std::vector<Shape>& given, const Collective& a, const char* name) {
-  check_defined(x, name);
+  check_defined(x, a, name);
   if (given.empty()) return std::vector<Shape>(a.size(), x.sizes());
-  check<ValueError>(given.size() == a.size(), name, "{} shapes were given for a group of {}", given.size(), a.size());
-  check<ShapeError>(given[a.rank()] == x.sizes(), name, "the shape given for rank {}, {}, is not that of {}", a.rank(),
-                    given[a.rank()], x);
+  check_at<ValueError>(a.place, given.size() == a.size(), name, "{} shapes were given for a group of {}", given.size(),
+                       a.size());
+  check_at<ShapeError>(a.place, given[a.rank()] == x.sizes(), name,
+                       "the shape given for rank {}, {}, is not that of {}", a.rank(), given[a.rank()], x);
   return given;
 }
-void check_rows(const Tensor& x, const char* name) {
-  check_defined(x, name);
-  check<ShapeError>(x.dim() >= 1, name, "{} has no dim to cut", x);
+void check_rows(const Tensor& x, const Collective& a, const char* name) {
+  check_defined(x, a, name);
+  check_at<ShapeError>(a.place, x.dim() >= 1, name, "{} has no dim to cut", x);
 }
 // Rows of each rank's part of x.
 Shape rows_of(const Tensor& x, const Shape& given, const Collective& a, const char* name) {
-  check_rows(x, name);
+  check_rows(x, a, name);
   auto n = static_cast<int64_t>(a.size());
   if (given.empty()) {
-    check<ShapeError>(x.size(0) % n == 0, name, "the first dim of {} does not divide into {} parts", x, n);
+    check_at<ShapeError>(a.place, x.size(0) % n == 0, name, "the first dim of {} does not divide into {} parts", x, n);
     return Shape(a.size(), x.size(0) / n);
   }
   int64_t sum = 0;
   for (int64_t r : given) {
-    check<ValueError>(r >= 0, name, "a part cannot have {} rows", r);
+    check_at<ValueError>(a.place, r >= 0, name, "a part cannot have {} rows", r);
     sum += r;
   }
-  check<ShapeError>(given.size() == a.size() && sum == x.size(0), name, "splits {} do not cut {} into {} parts", given,
-                    x, n);
+  check_at<ShapeError>(a.place, given.size() == a.size() && sum == x.size(0), name,
+                       "splits {} do not cut {} into {} parts", given, x, n);
   return given;
 }
 
@@ -469,13 +473,13 @@ const Operator all_to_all_rows_op{
 
 Tensor all_reduce(const Tensor& x, const ReduceOptions& o) {
   Collective a = begin_reduce(o, "all_reduce");
-  check_defined(x, "all_reduce");
+  check_defined(x, a, "all_reduce");
   return result(is_linear(o.op) ? all_reduce_op : all_reduce_chosen_op, x, a);
 }
 TensorList all_reduce(const TensorList& xs, const ReduceOptions& o) {
   Collective a = begin_reduce(o, "all_reduce");
   if (xs.empty()) return {};
-  for (const Tensor& x : xs) check_defined(x, "all_reduce");
+  for (const Tensor& x : xs) check_defined(x, a, "all_reduce");
   if (is_linear(o.op)) return results(all_reduce_op, xs, a, xs.size());
   TensorList list;
   for (const Tensor& x : xs) list.push_back(fn::all_reduce(x, o));
@@ -483,12 +487,12 @@ TensorList all_reduce(const TensorList& xs, const ReduceOptions& o) {
 }
 Tensor reduce(const Tensor& x, const ReduceOptions& o) {
   Collective a = begin_reduce(o, "reduce", true);
-  check_defined(x, "reduce");
+  check_defined(x, a, "reduce");
   return result(is_linear(o.op) ? reduce_op : reduce_chosen_op, x, a);
 }
 Tensor broadcast(const Tensor& x, const RootOptions& o) {
   Collective a = begin_rooted(o, "broadcast");
-  check_defined(x, "broadcast");
+  check_defined(x, a, "broadcast");
   return result(broadcast_op, x, a);
 }
 
@@ -499,10 +503,10 @@ TensorList all_gather(const Tensor& x, const CollectiveOptions& o, const std::ve
 }
 Tensor all_gather_single(const Tensor& x, const CollectiveOptions& o, const Shape& rows) {
   Collective a = begin(o, "all_gather");
-  check_rows(x, "all_gather");
+  check_rows(x, a, "all_gather");
   a.rows = rows.empty() ? Shape(a.size(), x.size(0)) : rows;
-  check<ShapeError>(a.rows.size() == a.size() && a.rows[a.rank()] == x.size(0), "all_gather",
-                    "rows {} are not those of {} ranks of which rank {} has {}", a.rows, a.size(), a.rank(), x);
+  check_at<ShapeError>(a.place, a.rows.size() == a.size() && a.rows[a.rank()] == x.size(0), "all_gather",
+                       "rows {} are not those of {} ranks of which rank {} has {}", a.rows, a.size(), a.rank(), x);
   return result(all_gather_rows_op, x, a);
 }
 TensorList gather(const Tensor& x, const RootOptions& o, const std::vector<Shape>& shapes) {
@@ -538,8 +542,8 @@ Tensor reduce_scatter(const Tensor& x, const ReduceOptions& o, const Shape& rows
 TensorList all_to_all(const TensorList& xs, const CollectiveOptions& o, const std::vector<Shape>& shapes) {
   Collective a = begin(o, "all_to_all");
   check_list(xs, a, "all_to_all");
-  check<ValueError>(shapes.empty() || shapes.size() == a.size(), "all_to_all", "{} shapes were given for a group of {}",
-                    shapes.size(), a.size());
+  check_at<ValueError>(a.place, shapes.empty() || shapes.size() == a.size(), "all_to_all",
+                       "{} shapes were given for a group of {}", shapes.size(), a.size());
   a.shapes = shapes;
   if (shapes.empty())
     for (const Tensor& x : xs) a.shapes.push_back(x.sizes());
@@ -550,9 +554,9 @@ Tensor all_to_all_single(const Tensor& x, const Shape& output_splits, const Shap
   Collective a = begin(o, "all_to_all");
   a.input_rows = rows_of(x, input_splits, a, "all_to_all");
   a.rows = output_splits.empty() ? rows_of(x, {}, a, "all_to_all") : output_splits;
-  check<ShapeError>(a.rows.size() == a.size(), "all_to_all", "{} output splits were given for a group of {}",
-                    a.rows.size(), a.size());
-  for (int64_t r : a.rows) check<ValueError>(r >= 0, "all_to_all", "a part cannot have {} rows", r);
+  check_at<ShapeError>(a.place, a.rows.size() == a.size(), "all_to_all",
+                       "{} output splits were given for a group of {}", a.rows.size(), a.size());
+  for (int64_t r : a.rows) check_at<ValueError>(a.place, r >= 0, "all_to_all", "a part cannot have {} rows", r);
   return result(all_to_all_rows_op, x, a);
 }
 Tensor all_to_all_single(const Tensor& x, const Tensor& output_splits, const Tensor& input_splits,

@@ -1,17 +1,42 @@
 #include "comm/group/call.h"
 
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
+#include "comm/per_process.h"
 
 namespace tutti::comm {
 namespace {
-thread_local bool recording = false;
+
+constinit thread_local Marks marks_here;
+
+struct Texts {
+  static constexpr size_t kMost = 4096;
+  std::mutex mutex;
+  std::set<std::string> texts;
+};
+
 }  // namespace
 
-RecordingGuard::RecordingGuard(bool recorded) : outer_(std::exchange(recording, recorded)) {}
-RecordingGuard::~RecordingGuard() { recording = outer_; }
-bool is_recording() { return recording; }
+const Marks& marks() { return marks_here; }
+
+RecordingGuard::RecordingGuard(bool recorded) : outer_(std::exchange(marks_here.recorded, recorded)) {}
+RecordingGuard::~RecordingGuard() { marks_here.recorded = outer_; }
+
+PurposeGuard::PurposeGuard(const char* purpose) : outer_(marks_here.purpose) {
+  if (!outer_) marks_here.purpose = purpose;
+}
+PurposeGuard::~PurposeGuard() { marks_here.purpose = outer_; }
+
+const char* lasting(const std::string& text, const char* otherwise) {
+  auto& all = per_process<Texts, true>();
+  std::lock_guard lock(all.mutex);
+  auto found = all.texts.find(text);
+  if (found == all.texts.end() && all.texts.size() >= Texts::kMost) return otherwise;
+  return (found == all.texts.end() ? all.texts.insert(text).first : found)->c_str();
+}
 
 const char* name(Kind kind) {
   constexpr const char* names[] = {"all_reduce",     "reduce",     "broadcast", "all_gather", "gather", "scatter",
@@ -36,8 +61,23 @@ std::string file_name(const char* path) {
 }  // namespace
 
 Brief brief(const Call& c) {
-  return {c.kind,        c.dtype, c.op, c.root, std::max(c.in.size(), c.out.size()), c.shape, c.place.file_name(),
-          c.place.line()};
+  return {c.kind,         c.dtype,  c.op, c.root, std::max(c.in.size(), c.out.size()), c.shape, c.place.file_name(),
+          c.place.line(), c.purpose};
+}
+
+std::string to_string(const Place& place) { return fmt::format("{}:{}", file_name(place.file_name()), place.line()); }
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += i ? ", " : " ";
+    text += std::to_string(ranks[i]);
+    if (end - i > 2) text += "-" + std::to_string(ranks[end - 1]);
+    i = end - i > 2 ? end : i + 1;
+  }
+  return text;
 }
 
 std::string describe(const Brief& call) {
@@ -49,7 +89,8 @@ std::string describe(const Brief& call) {
     if (has_root(call.kind)) text += fmt::format(", root {}", call.root);
     text += ")";
   }
-  return text + fmt::format(" at {}:{}", file_name(call.file), call.line);
+  text += fmt::format(" at {}:{}", file_name(call.file), call.line);
+  return call.purpose && *call.purpose ? fmt::format("{} (for {})", text, call.purpose) : text;
 }
 
 Plan plan(const std::vector<Call>& calls) {

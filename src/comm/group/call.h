@@ -55,6 +55,7 @@ struct Call {
   Pieces in = {}, out = {};
   Shape shape = {};  // of the first tensor: for errors, and for what must agree
   Place place = Place::current();
+  const char* purpose = nullptr;  // see PurposeGuard
 };
 /// What a person wants to know of a call.
 struct Brief {
@@ -66,6 +67,7 @@ struct Brief {
   Shape shape;
   const char* file;
   uint32_t line;
+  const char* purpose;  // null: the user's own call
 };
 Brief brief(const Call& call);
 /// Timeouts that can be added to a time: for ever is a century.
@@ -76,6 +78,12 @@ inline std::chrono::nanoseconds bounded(std::chrono::nanoseconds time) {
   return std::min<std::chrono::nanoseconds>(time, std::chrono::hours(24 * 365 * 100));
 }
 
+/// What calls say of themselves that their arguments do not: the calling thread's.
+struct Marks {
+  bool recorded = false;
+  const char* purpose = nullptr;
+};
+const Marks& marks();
 /// While it lives, calls of this thread are said to be recorded, or not: of functional collectives.
 class RecordingGuard {
  public:
@@ -87,10 +95,30 @@ class RecordingGuard {
  private:
   bool outer_;
 };
-bool is_recording();
-/// "all_reduce(f32[2, 3], sum) at train.cpp:12"
+/// While it lives, calls of this thread are made for something else that the user called, and errors say so:
+/// "broadcast_object", "DistributedDataParallel: ...". Inside of another nothing changes: what the user called is said.
+/// The text must live as long as the program: flight records keep it. See lasting().
+class PurposeGuard {
+ public:
+  explicit PurposeGuard(const char* purpose);
+  ~PurposeGuard();
+  PurposeGuard(const PurposeGuard&) = delete;
+  PurposeGuard& operator=(const PurposeGuard&) = delete;
+
+ private:
+  const char* outer_;
+};
+/// A text that lives as long as the program. There are as many as are different, and not more than some thousands: then
+/// `otherwise`, which says less.
+const char* lasting(const std::string& text, const char* otherwise);
+
+/// "all_reduce(f32[2, 3], sum) at train.cpp:12", and in parentheses what it is for.
 std::string describe(const Brief& call);
 inline std::string describe(const Call& call) { return describe(brief(call)); }
+/// "train.cpp:12"
+std::string to_string(const Place& place);
+/// "rank 3", "ranks 0-2, 5"
+std::string name_ranks(const std::vector<int>& ranks);
 
 /// Combines (or, of one source, copies) elements of sources into targets.
 struct Job {

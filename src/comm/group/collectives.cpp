@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
 #include "base/small_vector.h"
+#include "comm/group/check_call.h"
 #include "comm/group/sparse.h"
 #include "comm/group/watch.h"
-#include "comm/launch/errors.h"
 #include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -36,26 +35,36 @@ struct Draft {
     Group g = options.group.defined() ? options.group : world();
     group = g.handle();
     timeout = comm::bounded(options.timeout.value_or(group->group->timeout()));
-    call.recorded = comm::is_recording();
-    check<ValueError>(group->rank >= 0, comm::name(kind), "rank {} is not a member of this group of ranks {}",
-                      context().rank, Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end())));
+    call.recorded = comm::marks().recorded;
+    call.purpose = comm::marks().purpose;
+    if (group->rank < 0)
+      refuse<ValueError>(fmt::format("rank {} is not a member of this group of ranks {}", context().rank,
+                                     Shape(std::vector<int64_t>(g.ranks().begin(), g.ranks().end()))));
+  }
+  /// Of what the caller gave: errors say where.
+  template <class E, class... Args>
+  void require(bool condition, fmt::format_string<Args...> text, Args&&... args) const {
+    comm::check_at<E>(call.place, condition, comm::name(call.kind), text, std::forward<Args>(args)...);
+  }
+  template <class E>
+  [[noreturn]] void refuse(const std::string& text) const {
+    comm::fail_at<E>(call.place, comm::name(call.kind), text);
   }
   int size() const { return group->group->size(); }
 
   void root(int root) {
-    check<ValueError>(root >= 0 && root < size(), comm::name(call.kind), "root {} is not in a group of {}", root,
-                      size());
+    require<ValueError>(root >= 0 && root < size(), "root {} is not in a group of {}", root, size());
     call.root = root;
   }
 
   void reduction(const ReduceOptions& o, DType dtype) {
-    comm::check_reduces(comm::name(call.kind), o.op, dtype);
-    check<ValueError>(!o.factor || o.op == Reduce::sum, comm::name(call.kind), "factors are for sums");
-    check<ValueError>(!o.weight || o.op == Reduce::average, comm::name(call.kind), "weights are for averages");
-    check<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype), comm::name(call.kind),
-                      "factors and weights are for floating-point numbers, not {}", dtype);
-    check<ValueError>(!o.weight || (*o.weight >= 0 && std::isfinite(*o.weight)), comm::name(call.kind),
-                      "a weight of {} makes no average: weights are 0 or more", o.weight.value_or(0));
+    if (!comm::reduces(o.op, dtype)) refuse<DTypeError>(comm::why_not_reduced(o.op, dtype));
+    require<ValueError>(!o.factor || o.op == Reduce::sum, "factors are for sums");
+    require<ValueError>(!o.weight || o.op == Reduce::average, "weights are for averages");
+    require<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype),
+                        "factors and weights are for floating-point numbers, not {}", dtype);
+    require<ValueError>(!o.weight || (*o.weight >= 0 && std::isfinite(*o.weight)),
+                        "a weight of {} makes no average: weights are 0 or more", o.weight.value_or(0));
     call.op = o.op;
     call.fastest = o.order == Order::fastest;
     call.factor = o.weight.value_or(o.factor.value_or(1));
@@ -63,24 +72,23 @@ struct Draft {
   }
 
   void describe(const Tensor& x) {
-    check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
+    require<ValueError>(x.defined(), "an argument is undefined");
     call.dtype = x.dtype();
     call.shape = x.sizes();
   }
   void checked(const Tensor& x) const {
-    check<ValueError>(x.defined(), comm::name(call.kind), "an argument is undefined");
-    check<DTypeError>(x.dtype() == call.dtype, comm::name(call.kind), "{} does not have the dtype of the others, {}", x,
-                      call.dtype);
-    check<ValueError>(!x.is_sparse(), comm::name(call.kind),
-                      "{} is sparse, which only all_reduce takes (and only if it waits); use its values(), or "
-                      "to_dense() it",
-                      x);
-    check<DeviceError>(x.device().is_cpu(), comm::name(call.kind), "cannot take {}", x);
+    require<ValueError>(x.defined(), "an argument is undefined");
+    require<DTypeError>(x.dtype() == call.dtype, "{} does not have the dtype of the others, {}", x, call.dtype);
+    require<ValueError>(!x.is_sparse(),
+                        "{} is sparse, which only all_reduce takes: use its values(), or "
+                        "to_dense() it",
+                        x);
+    require<DeviceError>(x.device().is_cpu(), "cannot take {}", x);
   }
   void checked_output(const Tensor& x) const {
     checked(x);
-    check<GradError>(!grad_enabled() || !x.requires_grad(), comm::name(call.kind),
-                     "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
+    require<GradError>(!grad_enabled() || !x.requires_grad(),
+                       "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
   }
   /// Memory that is only read.
   Piece in(const Tensor& x) {
@@ -129,9 +137,9 @@ struct Draft {
       }
     std::sort(ranges.begin(), ranges.end());
     for (size_t k = 1; k < ranges.size(); ++k)
-      check<ValueError>(ranges[k].first >= ranges[k - 1].second, comm::name(call.kind),
-                        "two of the {} tensors that it would write share memory: pass each once, or clone() one",
-                        call.out.size());
+      require<ValueError>(ranges[k].first >= ranges[k - 1].second,
+                          "two of the {} tensors that it would write share memory: pass each once, or clone() one",
+                          call.out.size());
   }
 
   static void finish(const std::vector<std::pair<Tensor, Tensor>>& copy_back, const TensorList& written) {
@@ -188,7 +196,8 @@ bool run_directly(Call& call, const Tensor& x, const Options& o) {
   call.out.push_back(piece);
   bool writes = call.kind == Kind::all_reduce || group->rank != call.root;
   if (call.kind == Kind::all_reduce) call.in.push_back(piece);
-  call.recorded = comm::is_recording();
+  call.recorded = comm::marks().recorded;
+  call.purpose = comm::marks().purpose;
   group->run(std::move(call), comm::bounded(o.timeout.value_or(group->group->timeout())));
   if (writes && piece.count) x.set_version(x.version() + 1);
   return true;
@@ -229,8 +238,8 @@ Draft draft_broadcast(const TensorList& xs, const RootOptions& o) {
 }
 
 void check_list(const Draft& d, const TensorList& list, const char* what) {
-  check<ValueError>(static_cast<int>(list.size()) == d.size(), comm::name(d.call.kind),
-                    "{} {} were given for a group of {}", list.size(), what, d.size());
+  d.require<ValueError>(static_cast<int>(list.size()) == d.size(), "{} {} were given for a group of {}", list.size(),
+                        what, d.size());
 }
 
 Draft draft_all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {
@@ -243,19 +252,18 @@ Draft draft_all_gather(const TensorList& outputs, const Tensor& x, const Collect
 
 // Parts of one tensor, cut along the first dim.
 TensorList parts_of(const Draft& d, const Tensor& x, const Shape& splits, const char* what) {
-  check<ShapeError>(x.dim() >= 1, comm::name(d.call.kind), "{} has no dim to cut", x);
+  d.require<ShapeError>(x.dim() >= 1, "{} has no dim to cut", x);
   int64_t n = d.size();
   if (splits.empty()) {
-    check<ShapeError>(x.size(0) % n == 0, comm::name(d.call.kind),
-                      "the first dim of {} ({}) does not divide into {} parts", x, what, n);
+    d.require<ShapeError>(x.size(0) % n == 0, "the first dim of {} ({}) does not divide into {} parts", x, what, n);
     TensorList list;
     for (int64_t k = 0; k < n; ++k) list.push_back(x.narrow(0, k * (x.size(0) / n), x.size(0) / n));
     return list;
   }
   int64_t sum = 0;
   for (int64_t s : splits) sum += s;
-  check<ShapeError>(
-      static_cast<int64_t>(splits.size()) == n && sum == x.size(0), comm::name(d.call.kind),
+  d.require<ShapeError>(
+      static_cast<int64_t>(splits.size()) == n && sum == x.size(0),
       "splits {} of {} do not cut {}: a group of {} needs {} that add up to {}, and these {} add up to {}", splits,
       what, x, n, n, x.size(0), splits.size(), sum);
   return split(x, splits, 0);
@@ -282,7 +290,7 @@ Draft draft_gather(const TensorList& outputs, const Tensor& x, const RootOptions
   if (d.group->rank == o.root)
     check_list(d, outputs, "outputs");
   else
-    check<ValueError>(outputs.empty(), "gather", "only the root ({}) takes outputs", o.root);
+    d.require<ValueError>(outputs.empty(), "only the root ({}) takes outputs", o.root);
   d.gather_from(x, outputs);
   return d;
 }
@@ -294,7 +302,7 @@ Draft draft_scatter(const Tensor& output, const TensorList& inputs, const RootOp
   if (d.group->rank == o.root)
     check_list(d, inputs, "inputs");
   else
-    check<ValueError>(inputs.empty(), "scatter", "only the root ({}) gives inputs", o.root);
+    d.require<ValueError>(inputs.empty(), "only the root ({}) gives inputs", o.root);
   for (const Tensor& x : inputs) d.call.in.push_back(d.in(x.shares_storage(output) ? x.detach().clone() : x));
   d.call.out.push_back(d.out(output, false));
   return d;
@@ -337,8 +345,8 @@ Tensor packed_room(Draft& d, const TensorList& xs) {
 
 Draft draft_all_gather_lists(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
   Draft d(Kind::all_gather, o);
-  check<ValueError>(outputs.size() == xs.size() && !xs.empty(), "all_gather",
-                    "{} lists of outputs were given for {} tensors", outputs.size(), xs.size());
+  d.require<ValueError>(outputs.size() == xs.size() && !xs.empty(), "{} lists of outputs were given for {} tensors",
+                        outputs.size(), xs.size());
   d.describe(xs[0]);
   for (const TensorList& list : outputs) check_list(d, list, "outputs");
   d.call.in.push_back(d.in(packed(d, xs)));
@@ -353,8 +361,8 @@ Draft draft_all_gather_lists(const std::vector<TensorList>& outputs, const Tenso
 Draft draft_reduce_scatter_lists(const TensorList& outputs, const std::vector<TensorList>& inputs,
                                  const ReduceOptions& o) {
   Draft d(Kind::reduce_scatter, o);
-  check<ValueError>(outputs.size() == inputs.size() && !outputs.empty(), "reduce_scatter",
-                    "{} lists of inputs were given for {} outputs", inputs.size(), outputs.size());
+  d.require<ValueError>(outputs.size() == inputs.size() && !outputs.empty(),
+                        "{} lists of inputs were given for {} outputs", inputs.size(), outputs.size());
   d.describe(outputs[0]);
   d.reduction(o, outputs[0].dtype());
   for (const TensorList& list : inputs) check_list(d, list, "inputs");
@@ -381,6 +389,7 @@ void all_reduce(Tensor x, const ReduceOptions& o) {
   if (!all_reduce_directly(x, o)) draft_reduce(Kind::all_reduce, {std::move(x)}, o).run();
 }
 Work all_reduce_async(Tensor x, const ReduceOptions& o) {
+  if (x.defined() && x.is_sparse()) return comm::all_reduce_sparse_async({x}, o);
   return draft_reduce(Kind::all_reduce, {std::move(x)}, o).start();
 }
 void all_reduce(const TensorList& xs, const ReduceOptions& o) {
@@ -389,6 +398,8 @@ void all_reduce(const TensorList& xs, const ReduceOptions& o) {
   if (!dense.empty() || xs.empty()) draft_reduce(Kind::all_reduce, dense, o).run();
 }
 Work all_reduce_async(const TensorList& xs, const ReduceOptions& o) {
+  auto is_sparse = [](const Tensor& x) { return x.defined() && x.is_sparse(); };
+  if (std::any_of(xs.begin(), xs.end(), is_sparse)) return comm::all_reduce_sparse_async(xs, o);
   return draft_reduce(Kind::all_reduce, xs, o).start();
 }
 void reduce(Tensor x, const ReduceOptions& o) { draft_reduce(Kind::reduce, {std::move(x)}, o).run(); }
@@ -482,7 +493,7 @@ namespace {
 
 Work start_send(const Tensor& x, int to, const MessageOptions& o) {
   Draft d(Kind::send, o);
-  check<ValueError>(to >= 0 && to < d.size(), "send", "there is no rank {} in a group of {}", to, d.size());
+  d.require<ValueError>(to >= 0 && to < d.size(), "there is no rank {} in a group of {}", to, d.size());
   d.describe(x);
   d.call.in.push_back(d.in(x));
   auto work = d.work();
@@ -492,7 +503,7 @@ Work start_send(const Tensor& x, int to, const MessageOptions& o) {
 
 Work start_recv(const Tensor& x, int from, const MessageOptions& o) {
   Draft d(Kind::recv, o);
-  check<ValueError>(from >= -1 && from < d.size(), "recv", "there is no rank {} in a group of {}", from, d.size());
+  d.require<ValueError>(from >= -1 && from < d.size(), "there is no rank {} in a group of {}", from, d.size());
   d.describe(x);
   d.call.out.push_back(d.out(x, false));
   auto work = d.work();
@@ -524,69 +535,6 @@ Group Group::split(int64_t colour, int64_t key) const {
   std::vector<int> ranks;
   for (auto& [order, r] : members) ranks.push_back(r);
   return subgroup(ranks);
-}
-
-// ---- Work
-
-namespace {
-
-void rethrow(WorkState& work) {
-  work.observe();
-  std::exception_ptr error = work.error();
-  if (!error) return;
-  if (work.owner) work.owner->leave(error);
-  comm::rethrow_copy(error);
-}
-
-struct Waiting {
-  explicit Waiting(WorkState& work) : work(work) { ++work.waiters; }
-  ~Waiting() { --work.waiters; }
-  WorkState& work;
-};
-
-}  // namespace
-
-void Work::wait() {
-  if (!state_) return;
-  if (!state_->settled()) {
-    comm::check_may_wait("Work::wait");
-    Waiting here(*state_);
-    group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
-  }
-  rethrow(*state_);
-}
-bool Work::wait_for(std::chrono::nanoseconds time) {
-  if (!state_) return true;
-  if (!state_->settled()) {
-    comm::check_may_wait("Work::wait_for");
-    Waiting here(*state_);
-    if (!group_->wait(*state_, comm::Clock::now() + comm::bounded(time), true)) return false;
-  }
-  rethrow(*state_);
-  return true;
-}
-bool Work::done() const { return !state_ || state_->done(); }
-std::exception_ptr Work::exception() const {
-  if (!state_ || !state_->done()) return nullptr;
-  state_->observe();
-  return state_->error();
-}
-bool Work::cancel() {
-  if (!state_ || !group_->cancel(*state_)) return false;
-  state_->observe();
-  return true;
-}
-void Work::leave_alone() {
-  if (state_) state_->alone.store(true);
-}
-Work Work::watched() && {
-  if (state_) comm::Watch::instance().add(state_, group_);
-  return std::move(*this);
-}
-int Work::source() const { return state_ ? state_->source : -1; }
-void Work::then(std::function<void()> f) {
-  if (!state_) return f();
-  state_->then(std::move(f));
 }
 
 }  // namespace tutti

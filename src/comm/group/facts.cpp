@@ -34,6 +34,7 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
 // What a Call and its Brief have in common.
 template <class C>
 void fill(CallHeader& h, const C& call, size_t tensors, std::string_view file, uint32_t line) {
+  constexpr size_t last = CallHeader::kTextBytes - 1;
   h.kind = call.kind;
   h.dtype = call.dtype;
   h.op = call.op;
@@ -43,10 +44,16 @@ void fill(CallHeader& h, const C& call, size_t tensors, std::string_view file, u
   for (size_t d = 0; d < std::min(call.shape.size(), CallHeader::kDims); ++d) h.shape[d] = call.shape[d];
   h.line = line;
   file.remove_prefix(std::min(file.size(), file.rfind('/') + 1));
-  file.copy(h.file, CallHeader::kFileBytes - 1);
+  size_t length = file.copy(h.text, last);
+  if (call.purpose && length < last) std::string_view(call.purpose).copy(h.text + length + 1, last - length - 1);
 }
 
 }  // namespace
+
+const char* CallHeader::purpose() const {
+  const char* end = std::find(text, text + kTextBytes - 1, '\0');
+  return end + 1 < text + kTextBytes ? end + 1 : end;
+}
 
 CallHeader header_of(const Brief& call) {
   CallHeader h;
@@ -102,32 +109,57 @@ CallFacts CallFacts::read(const std::byte* from, int size) {
 std::string describe(const CallFacts& facts) {
   const CallHeader& h = facts.header;
   Shape shape(std::span(h.shape, std::min<size_t>(h.dims, CallHeader::kDims)));
-  Brief brief{h.kind, h.dtype, h.op, h.root, h.tensors, shape, h.file, h.line};
+  Brief brief{h.kind, h.dtype, h.op, h.root, h.tensors, shape, h.file(), h.line, h.purpose()};
   return describe(brief);
 }
 
-std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, const std::vector<int>& ranks,
-                                         uint64_t sequence) {
-  auto text = [&](size_t a, size_t b, const std::string& why) {
-    return fmt::format("ranks disagree in collective {} of their group: {}\n  rank {}: {}\n  rank {}: {}", sequence,
-                       why, ranks[a], describe(calls[a]), ranks[b], describe(calls[b]));
+namespace {
+
+// What of a call its description does not say, where ranks may differ in it.
+std::string describe_fully(const CallFacts& facts) {
+  const CallHeader& h = facts.header;
+  std::string text = describe(facts);
+  if (reduces_something(h.kind) && h.weighted) text += ", weighted";
+  if (reduces_something(h.kind) && h.fastest) text += ", in the fastest order";
+  if (h.recorded) text += ", recorded for backward";
+  return text;
+}
+
+// "\n  ranks 0-2, 5: all_reduce(f32[4], sum) at a.cpp:10\n  rank 3: barrier at a.cpp:12", by the first rank of each.
+std::string list_calls(const std::vector<CallFacts>& calls, const std::vector<int>& ranks) {
+  struct Same {
+    std::string text;
+    uint64_t sizes;
+    std::vector<int> ranks;
   };
-  for (size_t k = 1; k < calls.size(); ++k)
-    if (std::string why = difference(calls[0].header, calls[k].header); !why.empty()) return text(0, k, why);
-  if (calls[0].header.weighted && reduces_something(calls[0].header.kind) &&
-      std::all_of(calls.begin(), calls.end(), [](const CallFacts& c) { return c.header.factor == 0; }))
-    return fmt::format(
-        "the weights of all ranks are 0 in collective {} of their group, so there is nothing to average: "
-        "{}",
-        sequence, describe(calls[0]));
+  std::vector<Same> groups;
+  for (size_t k = 0; k < calls.size(); ++k) {
+    Same mine{describe_fully(calls[k]), calls[k].header.sizes, {}};
+    auto same = [&](const Same& g) { return g.text == mine.text && g.sizes == mine.sizes; };
+    auto found = std::find_if(groups.begin(), groups.end(), same);
+    if (found == groups.end()) found = groups.insert(groups.end(), std::move(mine));
+    found->ranks.push_back(ranks[k]);
+  }
+  constexpr size_t most = 16;  // lines: where all ranks differ, these are enough to see it
+  std::string text;
+  for (size_t k = 0; k < std::min(groups.size(), most); ++k) {
+    std::sort(groups[k].ranks.begin(), groups[k].ranks.end());
+    text += fmt::format("\n  {}: {}", name_ranks(groups[k].ranks), groups[k].text);
+  }
+  if (groups.size() > most) text += fmt::format("\n  and {} more kinds of calls", groups.size() - most);
+  return text;
+}
+
+// What a rank gives another, or itself, and is not as much as that one takes; empty: everything is.
+std::string find_uneven(const std::vector<CallFacts>& calls, const std::vector<int>& ranks) {
   size_t n = calls.size(), root = static_cast<size_t>(calls[0].header.root);
-  std::optional<std::string> found;
-  // What rank a gives rank b must be as much as that one takes.
+  std::string found;
   auto compare = [&](size_t a, size_t b) {
     int64_t given = calls[a].in[b], taken = calls[b].out[a];
-    if (given != taken && !found)
-      found =
-          text(a, b, fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken));
+    if (given == taken || !found.empty()) return;
+    found = a == b
+                ? fmt::format("rank {} gives {} elements and has room for {} as its own part", ranks[a], given, taken)
+                : fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken);
   };
   for (size_t a = 0; a < n; ++a) switch (calls[0].header.kind) {
       case Kind::gather:
@@ -145,6 +177,23 @@ std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, co
         break;
     }
   return found;
+}
+
+}  // namespace
+
+std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, const std::vector<int>& ranks,
+                                         uint64_t sequence) {
+  std::string why;
+  for (size_t k = 1; k < calls.size() && why.empty(); ++k) why = difference(calls[0].header, calls[k].header);
+  bool nothing = why.empty() && calls[0].header.weighted && reduces_something(calls[0].header.kind) &&
+                 std::all_of(calls.begin(), calls.end(), [](const CallFacts& c) { return c.header.factor == 0; });
+  if (nothing)
+    return fmt::format(
+        "the weights of all ranks are 0 in collective {} of their group, so there is nothing to average: {}", sequence,
+        describe(calls[0]));
+  if (why.empty()) why = find_uneven(calls, ranks);
+  if (why.empty()) return {};
+  return fmt::format("ranks disagree in collective {} of their group: {}{}", sequence, why, list_calls(calls, ranks));
 }
 
 }  // namespace tutti::comm

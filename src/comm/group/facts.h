@@ -12,7 +12,7 @@ namespace tutti::comm {
 
 /// What of a rank's call others must know, as plain data.
 struct CallHeader {
-  static constexpr size_t kFileBytes = 96, kDims = 8;
+  static constexpr size_t kTextBytes = 160, kDims = 8;
   Kind kind = Kind::barrier;
   DType dtype = DType::f32;
   Reduce op = Reduce::sum;
@@ -24,8 +24,11 @@ struct CallHeader {
   uint64_t sizes = 0;   // hash of the sizes of all tensors, where they must agree
   uint64_t region = 0;  // Note [Group memory]: where the rank's part lies; 0: elsewhere
   int64_t region_offset = 0;
-  int64_t shape[kDims] = {};  // of the first tensor
-  char file[kFileBytes] = {};
+  int64_t shape[kDims] = {};   // of the first tensor
+  char text[kTextBytes] = {};  // the name of the file, and behind its 0 what the call is for, if it is for anything
+
+  const char* file() const { return text; }
+  const char* purpose() const;
 };
 struct CallFacts {
   CallHeader header;
@@ -41,7 +44,7 @@ CallHeader header_of(const Brief& call);
 CallFacts facts_of(const Call& call, int rank, int size);
 std::string describe(const CallFacts& facts);
 
-/// What is wrong, naming two ranks and their calls, unless all calls are parts of one collective.
+/// What is wrong, naming all ranks by what they called, unless all calls are parts of one collective.
 std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, const std::vector<int>& ranks,
                                          uint64_t sequence);
 

@@ -1,4 +1,4 @@
-#include "base/check.h"
+#include "comm/group/check_call.h"
 #include "comm/transport/transport.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/ops.h"
@@ -8,16 +8,17 @@ namespace tutti {
 Tensor group_empty(const Shape& sizes, const GroupMemoryOptions& o) {
   const Options options{.dtype = o.dtype};
   Tensor wanted = empty(sizes, {.dtype = o.dtype, .device = Device("meta")});  // checks the sizes
+  comm::PurposeGuard purpose("group_empty");
   Group group = o.group.defined() ? o.group : world();
   int me = group.rank(), n = group.size();
   int64_t bytes = wanted.numel() * static_cast<int64_t>(size_of(o.dtype));
   Tensor all = empty({n}, {.dtype = DType::i64});
   all_gather(all, full({1}, bytes, {.dtype = DType::i64}), {.group = group, .timeout = o.timeout, .place = o.place});
   for (int r = 0; r < n; ++r)
-    check<MismatchError>(all[r].item<int64_t>() == bytes, "group_empty",
-                         "all ranks must ask for as much memory: rank {} asks for {} bytes, rank {} for {}",
-                         group.ranks()[static_cast<size_t>(me)], bytes, group.ranks()[static_cast<size_t>(r)],
-                         all[r].item<int64_t>());
+    comm::check_at<MismatchError>(o.place, all[r].item<int64_t>() == bytes, "group_empty",
+                                  "all ranks must ask for as much memory: rank {} asks for {} bytes, rank {} for {}",
+                                  group.ranks()[static_cast<size_t>(me)], bytes, group.ranks()[static_cast<size_t>(r)],
+                                  all[r].item<int64_t>());
   if (bytes == 0 || n == 1) return empty(sizes, options);
   auto& transport = *group.handle()->group;
   auto memory = transport.memory(me, static_cast<size_t>(bytes));

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "comm/group/check_call.h"
 #include "comm/transport/transport.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/objects.h"
@@ -17,9 +17,9 @@ std::vector<Work> batch_messages(const std::vector<Message>& messages) {
   for (const Message& m : messages) {
     const char* name = m.sends ? "send" : "recv";
     Group group = m.options.group.defined() ? m.options.group : world();
-    check<ValueError>(m.x.defined(), name, "an argument is undefined");
-    check<ValueError>(m.peer >= (m.sends ? 0 : -1) && m.peer < group.size(), name,
-                      "there is no rank {} in a group of {}", m.peer, group.size());
+    comm::check_at<ValueError>(m.options.place, m.x.defined(), name, "an argument is undefined");
+    comm::check_at<ValueError>(m.options.place, m.peer >= (m.sends ? 0 : -1) && m.peer < group.size(), name,
+                               "there is no rank {} in a group of {}", m.peer, group.size());
   }
   std::vector<Work> works(messages.size());
   // Receives first: what comes finds its place.
@@ -47,13 +47,15 @@ bool came_before(Work& work, Clock::time_point deadline) {
   return work.wait_for(std::max(Clock::duration(0), deadline - Clock::now()));
 }
 
-[[noreturn]] void missing(const std::vector<int64_t>& ranks, const Group& group, std::chrono::milliseconds timeout) {
+[[noreturn]] void missing(const std::vector<int64_t>& ranks, const Group& group, std::chrono::milliseconds timeout,
+                          const Place& place) {
   std::vector<int64_t> names;
   for (int64_t r : ranks) names.push_back(group.ranks()[static_cast<size_t>(r)]);
   bool late = std::count(ranks.begin(), ranks.end(), group.rank());
-  fail<TimeoutError>("monitored_barrier", "{} {} did not come within {:.3g} s{}", ranks.size() == 1 ? "rank" : "ranks",
-                     fmt::join(names, ", "), std::chrono::duration<double>(timeout).count(),
-                     late ? "; this one came later" : "");
+  fail<TimeoutError>("monitored_barrier", "{} {} did not come within {:.3g} s{} (at {})",
+                     ranks.size() == 1 ? "rank" : "ranks", fmt::join(names, ", "),
+                     std::chrono::duration<double>(timeout).count(), late ? "; this one came later" : "",
+                     comm::to_string(place));
 }
 
 constexpr int kHere = 1, kGone = 2;
@@ -116,15 +118,17 @@ std::vector<int64_t> ask_first(const Group& group, const MessageOptions& o, Cloc
 Arrivals monitored_barrier(const CollectiveOptions& options) {
   NoGrad guard;
   Group group = options.group.defined() ? options.group : world();
-  check<ValueError>(group.rank() >= 0, "monitored_barrier", "rank {} is not a member of this group of ranks {}",
-                    context().rank, Shape(std::vector<int64_t>(group.ranks().begin(), group.ranks().end())));
+  comm::PurposeGuard purpose("monitored_barrier");
+  comm::check_at<ValueError>(options.place, group.rank() >= 0, "monitored_barrier",
+                             "rank {} is not a member of this group of ranks {}", context().rank,
+                             Shape(std::vector<int64_t>(group.ranks().begin(), group.ranks().end())));
   auto timeout = comm::bounded(options.timeout.value_or(group.handle()->group->timeout()));
   auto begin = Clock::now();
   // Deadlines are this function's: a message whose time is over would fail the world.
   MessageOptions message{.group = group, .timeout = std::chrono::milliseconds::max(), .place = options.place};
   std::vector<int64_t> absent = group.rank() == 0 ? wait_for_all(group, message, begin + timeout)
                                                   : ask_first(group, message, begin + timeout, timeout);
-  if (!absent.empty()) missing(absent, group, timeout);
+  if (!absent.empty()) missing(absent, group, timeout, options.place);
   // All leave at about the same time: who waited longest came first. No clocks are compared.
   std::vector<double> waited = all_gather_object(std::chrono::duration<double>(Clock::now() - begin).count(),
                                                  {.group = group, .timeout = options.timeout, .place = options.place});

@@ -11,6 +11,7 @@
 #include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
 #include "comm/transport/transport.h"
+#include "tutti/context.h"
 #include "tutti/io/file.h"
 #include "tutti/trace.h"
 
@@ -62,6 +63,22 @@ void RankState::leave(const std::exception_ptr& error) noexcept {
   }
 }
 
+std::exception_ptr RankState::met_in(const std::exception_ptr& error, uint64_t entry) const {
+  std::string kind = class_of(error);
+  if (kind != "RankFailure" && kind != "DeadlockError") return error;
+  auto met = record.find(entry);
+  if (!met) return error;
+  std::string call = describe(met->call), theirs = text_of(error);
+  if (theirs.find(call) != std::string::npos) return error;  // which is about this very call
+  std::string number = met->is_message() ? "" : fmt::format("collective {}, ", met->sequence);
+  std::string text = fmt::format("{}\n  met by rank {} in {}{}", theirs, rank, number, call);
+  Context mine = context();
+  mine.rank = rank;  // which may not be that of the thread that ends the call
+  ContextGuard guard(mine);
+  if (kind == "DeadlockError") return std::make_exception_ptr(DeadlockError(text, name(met->call.kind)));
+  return std::make_exception_ptr(RankFailure(text, name(met->call.kind)));
+}
+
 void RankState::remember_unobserved(const std::exception_ptr& error) noexcept {
   if (class_of(error) == "RankFailure") return;  // that, all calls say
   std::lock_guard lock(leaving_);
@@ -77,6 +94,14 @@ void RankState::throw_it() {
     has_unobserved_.store(false);
   }
   if (error) rethrow_with(error, "an asynchronous call that nobody waited for has failed: ");
+}
+
+std::vector<int> Transport::peers_of(const WorkState& message) const {
+  constexpr size_t most = 8;
+  std::vector<int> peers;
+  for (int k = 0; k < size() && peers.size() < most; ++k)
+    if (message.peer < 0 ? k != message.rank : k == message.peer) peers.push_back(ranks()[static_cast<size_t>(k)]);
+  return peers;
 }
 
 void Transport::kill(int, const std::string&) { ::raise(SIGKILL); }
@@ -100,9 +125,10 @@ void RankGroup::carry_out(uint64_t entry, const Begin& begin) {
   try {
     begin();
   } catch (...) {
+    std::exception_ptr error = state->met_in(std::current_exception(), entry);
     state->record.end(entry, CallStatus::failed);
-    state->leave(std::current_exception());
-    throw;
+    state->leave(error);
+    std::rethrow_exception(error);
   }
 }
 

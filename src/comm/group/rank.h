@@ -24,6 +24,19 @@ class RankState {
   FlightRecord record;
   FaultInjector faults;
 
+  /// A call of this rank has ended: `noted` is its number where other processes can see it (ProcessWorld::note), 0 for
+  /// none.
+  void call_ended(uint64_t entry, CallStatus status, uint64_t noted) {
+    record.end(entry, status);
+    if (noted) tell_ended(noted);
+  }
+  /// Where other processes see the number of the newest call that has ended; null: nowhere.
+  std::atomic<std::atomic<uint64_t>*> newest_ended{nullptr};
+  void tell_ended(uint64_t noted) {
+    auto* newest = newest_ended.load(std::memory_order_acquire);
+    if (newest && newest->load(std::memory_order_relaxed) < noted) newest->store(noted, std::memory_order_release);
+  }
+
   /// What a room below this one keeps for the rank: rpc its session.
   std::shared_ptr<void> guest() const;
   /// Null leaves. False: there is another.
@@ -35,6 +48,9 @@ class RankState {
   /// the rank ends without one. Says so on standard error where it cannot.
   void leave(const std::exception_ptr& error) noexcept;
 
+  /// Failures of others, and circles of waits, say what this rank was doing when it met them; other errors know that
+  /// themselves. `entry`: of the call in the record.
+  std::exception_ptr met_in(const std::exception_ptr& error, uint64_t entry) const;
   /// The error of a work that was dropped before anybody looked: the rank's next call throws it.
   void remember_unobserved(const std::exception_ptr& error) noexcept;
   void throw_unobserved() {

@@ -55,6 +55,7 @@ uint64_t FlightRecord::add(uint64_t group, uint64_t* next, int peer, int64_t tag
   e.bytes = count * static_cast<int64_t>(size_of(call.dtype));
   e.tag = tag;
   e.file = call.place.file_name();
+  e.purpose = call.purpose;
   e.line = call.place.line();
   e.tensors = static_cast<uint32_t>(std::max(call.in.size(), call.out.size()));
   e.root = call.root;
@@ -85,8 +86,8 @@ void FlightRecord::end(uint64_t entry, CallStatus status) {
 
 Recorded FlightRecord::read(uint64_t index, const TickScale& scale) const {
   const Entry& e = entries_[index & mask_];
-  Brief call{e.kind, e.dtype, e.op, e.root, e.tensors, Shape(std::span<const int64_t>(e.shape, e.dims)),
-             e.file, e.line};
+  Brief call{e.kind, e.dtype, e.op,     e.root, e.tensors, Shape(std::span<const int64_t>(e.shape, e.dims)),
+             e.file, e.line,  e.purpose};
   return {.group = e.group,
           .sequence = e.sequence,
           .call = std::move(call),

@@ -64,7 +64,7 @@ class FlightRecord {
     uint64_t group, sequence;
     int64_t begin, end;  // in ticks
     int64_t bytes, tag;
-    const char* file;  // of a source_location: it lives as long as the program
+    const char *file, *purpose;  // both live as long as the program
     uint32_t line, tensors;
     int32_t root, peer;
     Kind kind;

@@ -1,5 +1,6 @@
 // Flight records as text, and many of them as one.
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -21,6 +22,7 @@ using io::Json;
 
 constexpr const char* kOperation = "trace";
 constexpr int64_t kVersion = 1;
+constexpr int kMostRanks = 1 << 20;  // a record may come from anywhere, and say anything
 
 int64_t nanoseconds(comm::Clock::time_point time) { return time.time_since_epoch().count(); }
 
@@ -104,16 +106,55 @@ Trace Trace::merge(const std::vector<std::string>& records) {
   return trace;
 }
 
-Trace Trace::load(const std::string& folder) {
-  namespace fs = std::filesystem;
-  check<FileError>(fs::is_directory(folder), kOperation, "there is no folder {}", folder);
-  std::vector<std::string> records;
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> records_in(const fs::path& folder) {
+  std::vector<fs::path> list;
   for (const auto& entry : fs::directory_iterator(folder)) {
     std::string name = entry.path().filename().string();
-    if (name.starts_with("rank-") && name.ends_with(".json")) records.push_back(io::read_file(entry.path().string()));
+    if (name.starts_with("rank-") && name.ends_with(".json")) list.push_back(entry.path());
   }
-  check<FileError>(!records.empty(), kOperation,
-                   "{} has no flight records (rank-<n>.json): ranks leave them where TUTTI_TRACE says", folder);
+  return list;
+}
+
+// The number of a folder epoch-<n>, in which `tutti run --max-restarts` has its ranks leave their records.
+std::optional<int64_t> epoch_of(const fs::path& folder) {
+  constexpr std::string_view prefix = "epoch-";
+  std::string name = folder.filename().string();
+  if (!name.starts_with(prefix)) return {};
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+  return error == std::errc() && end == name.data() + name.size() ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+std::string Trace::find(const std::string& folder) {
+  check<FileError>(fs::is_directory(folder), kOperation, "there is no folder {}", folder);
+  // By the time of the newest record, since those of an earlier run may lie about; then by the number.
+  using Age = std::pair<fs::file_time_type, int64_t>;
+  std::optional<std::pair<Age, std::string>> newest;
+  auto consider = [&](const fs::path& path, int64_t number) {
+    std::optional<Age> age;
+    for (const fs::path& record : records_in(path))
+      age = std::max(age, std::optional(Age(fs::last_write_time(record), number)));
+    if (age && (!newest || newest->first < *age)) newest = {*age, path.string()};
+  };
+  consider(folder, -1);
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (auto number = epoch_of(entry.path()); number && entry.is_directory()) consider(entry.path(), *number);
+  check<FileError>(newest.has_value(), kOperation,
+                   "{} has no flight records (rank-<n>.json, or epoch-<n> with such in it): ranks leave them where "
+                   "TUTTI_TRACE says",
+                   folder);
+  return newest->second;
+}
+
+Trace Trace::load(const std::string& folder) {
+  std::vector<std::string> records;
+  for (const fs::path& record : records_in(find(folder))) records.push_back(io::read_file(record.string()));
   return merge(records);
 }
 
@@ -300,9 +341,10 @@ std::vector<Lateness> Trace::lateness() const {
   return list;
 }
 
-std::string Trace::summary() const {
+namespace {
+
+std::string lateness_table(const std::vector<Lateness>& list) {
   std::string text = "rank   calls    last    mean late   worst late  waited for  latest at\n";
-  std::vector<Lateness> list = lateness();
   const Lateness* slowest = nullptr;
   for (const Lateness& l : list) {
     text += fmt::format("{:4} {:7} {:7} {:>12} {:>12} {:>11}  {}\n", l.rank, l.calls, l.last, readable(l.mean),
@@ -312,31 +354,71 @@ std::string Trace::summary() const {
   if (slowest)
     text += fmt::format("rank {} is the slow one: others waited {} for it, {} of {} times it came last\n",
                         slowest->rank, readable(slowest->waited), slowest->last, slowest->calls);
-  Meetings meetings = find_meetings(ranks_);
+  return text;
+}
+
+std::string largest_skews(const Meetings& meetings) {
   std::vector<const Meeting*> worst;
   for (const auto& [key, m] : meetings)
     if (m.calls.size() > 1) worst.push_back(&m);
   auto count = std::min<size_t>(worst.size(), 5);
   std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(count), worst.end(),
                     [](const Meeting* a, const Meeting* b) { return a->skew > b->skew; });
-  if (count) text += "largest skew:\n";
+  std::string text = count ? "largest skew:\n" : "";
   for (size_t k = 0; k < count; ++k) {
     const Trace::Call& call = *worst[k]->calls.at(worst[k]->last);
     text += fmt::format("  {:>10}  rank {} came last to collective {}, {}\n", readable(seconds(worst[k]->skew)),
                         worst[k]->last, call.number, call.text);
   }
+  return text;
+}
+
+std::string numbered(const Trace::Call& c) {
+  return c.number < 0 ? c.text : fmt::format("collective {}, {}", c.number, c.text);
+}
+
+// What a rank was doing when it left its record, and since when.
+std::string at_the_end(const Trace::Rank& rank) {
+  if (rank.calls.empty()) return fmt::format("rank {} had called nothing\n", rank.rank);
+  std::string text;
+  for (const Trace::Call& c : rank.calls)
+    if (c.status == "waiting")
+      text += fmt::format("rank {} was in {}, for {}\n", rank.rank, numbered(c), readable(seconds(rank.now - c.begin)));
+  const Trace::Call& last = rank.calls.back();
+  if (last.status == "failed")
+    text +=
+        fmt::format("rank {} was in {}, which failed after {}, {} before it left this record\n", rank.rank,
+                    numbered(last), readable(seconds(last.end - last.begin)), readable(seconds(rank.now - last.end)));
+  else if (last.status == "done")
+    text += fmt::format("rank {} was in no call: its last, {}, was done {} before it left this record\n", rank.rank,
+                        numbered(last), readable(seconds(rank.now - last.end)));
+  return text;
+}
+
+}  // namespace
+
+std::string Trace::summary() const {
+  std::vector<Lateness> list = lateness();
+  bool compared = std::any_of(list.begin(), list.end(), [](const Lateness& l) { return l.calls > 0; });
+  std::string text = compared ? lateness_table(list) + largest_skews(find_meetings(ranks_))
+                              : "no collective is in the records of two ranks: who was late cannot be said\n";
+  bool whole = true;  // all ranks are here, and none has failed
+  int size = 0;
   for (const Rank& rank : ranks_) {
-    if (!rank.error.empty()) text += fmt::format("rank {} failed: {}\n", rank.rank, rank.error);
-    for (const Call& c : rank.calls)
-      if (c.status == "waiting")
-        text += fmt::format("rank {} was {} in {}{}\n", rank.rank, readable(seconds(rank.now - c.begin)), c.text,
-                            c.number < 0 ? "" : fmt::format(", collective {}", c.number));
+    whole = whole && rank.error.empty();
+    size = std::clamp(rank.world_size, size, kMostRanks);
   }
-  for (const Rank& rank : ranks_)
-    if (static_cast<size_t>(rank.world_size) > ranks_.size()) {
-      text += fmt::format("{} of {} ranks left a record\n", ranks_.size(), rank.world_size);
-      break;
-    }
+  std::set<int> missing;
+  for (int r = 0; r < size; ++r) missing.insert(r);
+  for (const Rank& rank : ranks_) missing.erase(rank.rank);
+  for (const Rank& rank : ranks_) {
+    bool waits = std::any_of(rank.calls.begin(), rank.calls.end(), [](const Call& c) { return c.status == "waiting"; });
+    if (!whole || !missing.empty() || waits) text += at_the_end(rank);
+    if (!rank.error.empty()) text += fmt::format("rank {} failed: {}\n", rank.rank, rank.error);
+  }
+  if (!missing.empty())
+    text += fmt::format("{} of {} ranks left a record; {} did not: killed, or ended by force\n", ranks_.size(),
+                        ranks_.size() + missing.size(), comm::name_ranks({missing.begin(), missing.end()}));
   return text;
 }
 

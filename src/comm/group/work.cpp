@@ -2,6 +2,10 @@
 
 #include "base/check.h"
 #include "comm/group/rank.h"
+#include "comm/group/watch.h"
+#include "comm/launch/errors.h"
+#include "comm/transport/transport.h"
+#include "tutti/comm/work.h"
 #include "tutti/context.h"
 
 namespace tutti::comm {
@@ -36,7 +40,8 @@ void WorkState::complete(std::exception_ptr error) {
     }
   }
   finish = nullptr;
-  if (owner) owner->record.end(record, error ? CallStatus::failed : CallStatus::done);
+  if (owner && error) error = owner->met_in(error, record);
+  if (owner && record != kNoRecord) owner->call_ended(record, error ? CallStatus::failed : CallStatus::done, noted);
   std::vector<std::function<void()>> list;
   {
     std::lock_guard lock(mutex_);
@@ -87,3 +92,71 @@ void WorkState::then(std::function<void()> f) {
 }
 
 }  // namespace tutti::comm
+
+namespace tutti {
+namespace {
+
+void rethrow(comm::WorkState& work) {
+  work.observe();
+  std::exception_ptr error = work.error();
+  if (!error) return;
+  if (work.owner) work.owner->leave(error);
+  comm::rethrow_copy(error);
+}
+
+struct Waiting {
+  explicit Waiting(comm::WorkState& work) : work(work) { ++work.waiters; }
+  ~Waiting() { --work.waiters; }
+  comm::WorkState& work;
+};
+
+}  // namespace
+
+void Work::wait() {
+  if (!state_) return;
+  if (!state_->settled()) {
+    comm::check_may_wait("Work::wait");
+    Waiting here(*state_);
+    if (state_->chain)
+      state_->chain->wait(*state_, {});
+    else
+      group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
+  }
+  rethrow(*state_);
+}
+bool Work::wait_for(std::chrono::nanoseconds time) {
+  if (!state_) return true;
+  if (!state_->settled()) {
+    comm::check_may_wait("Work::wait_for");
+    Waiting here(*state_);
+    auto deadline = comm::Clock::now() + comm::bounded(time);
+    if (!(state_->chain ? state_->chain->wait(*state_, deadline) : group_->wait(*state_, deadline, true))) return false;
+  }
+  rethrow(*state_);
+  return true;
+}
+bool Work::done() const { return !state_ || state_->done(); }
+std::exception_ptr Work::exception() const {
+  if (!state_ || !state_->done()) return nullptr;
+  state_->observe();
+  return state_->error();
+}
+bool Work::cancel() {
+  if (!state_ || !(state_->chain ? state_->chain->cancel() : group_->cancel(*state_))) return false;
+  state_->observe();
+  return true;
+}
+void Work::leave_alone() {
+  if (state_) state_->alone.store(true);
+}
+Work Work::watched() && {
+  if (state_) comm::Watch::instance().add(state_, group_);
+  return std::move(*this);
+}
+int Work::source() const { return state_ ? state_->source : -1; }
+void Work::then(std::function<void()> f) {
+  if (!state_) return f();
+  state_->then(std::move(f));
+}
+
+}  // namespace tutti

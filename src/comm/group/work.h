@@ -8,11 +8,22 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace tutti::comm {
 
 class RankState;
+class WorkState;
+
+/// Work that is made of others.
+class Chain {
+ public:
+  virtual ~Chain() = default;
+  /// Until `result`, which it is of, is settled, or the deadline; says whether it is.
+  virtual bool wait(const WorkState& result, std::optional<std::chrono::steady_clock::time_point> deadline) = 0;
+  virtual bool cancel() = 0;
+};
 
 /// Throws where this thread runs a function given to then().
 void check_may_wait(const char* operation);
@@ -31,6 +42,9 @@ class WorkState {
   std::atomic<bool> posted{false};   // the sequence is known
   std::shared_ptr<RankState> owner;  // the rank, whose flight record is told the end
   uint64_t record = 0;               // in it
+  static constexpr uint64_t kNoRecord = ~uint64_t{0};
+  std::shared_ptr<Chain> chain;  // null: it is a call of its transport
+  uint64_t noted = 0;            // of a message between processes: see RankState::call_ended
   bool is_message = false;
   int peer = -1;    // of a message: the other's rank in the group, -1 for any
   int source = -1;  // of a message that was received: the sender's rank in the group

@@ -110,6 +110,17 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "localhost" || address == "::1";
 }
 
+StorePtr join_store(const Started& me, TcpStoreOptions options) try {
+  return std::make_shared<TcpStore>(std::move(options));
+} catch (const ConnectionError& e) {
+  if (me.rank == 0) throw;
+  fail<ConnectionError>("world",
+                        "rank {} of {} (by {}) did not reach the store of rank 0, where ranks meet: {}. Is rank 0 "
+                        "started, with the same MASTER_ADDR, MASTER_PORT and TUTTI_SECRET, and can its host be reached "
+                        "from here? (TUTTI_TIMEOUT says how many seconds to try)",
+                        me.rank, me.size, me.by, e.what());
+}
+
 StorePtr meet(const Started& me, const Times& times) {
   auto address = variable("MASTER_ADDR");
   auto port = number("MASTER_PORT");
@@ -120,12 +131,12 @@ StorePtr meet(const Started& me, const Times& times) {
     check<ValueError>(!secret.empty() || is_loopback(*address), "world",
                       "ranks meet at {}, where others can come too: set TUTTI_SECRET, the same for all ranks",
                       *address);
-    return std::make_shared<TcpStore>(TcpStoreOptions{.host = me.rank == 0 ? "" : *address,
-                                                      .port = static_cast<uint16_t>(*port),
-                                                      .serve = me.rank == 0,
-                                                      .secret = secret,
-                                                      .timeout = times.timeout,
-                                                      .grace = times.silence});
+    return join_store(me, TcpStoreOptions{.host = me.rank == 0 ? "" : *address,
+                                          .port = static_cast<uint16_t>(*port),
+                                          .serve = me.rank == 0,
+                                          .secret = secret,
+                                          .timeout = times.timeout,
+                                          .grace = times.silence});
   }
   check<ValueError>(!me.job.empty(), "world",
                     "{} says that this is rank {} of {}, but nothing says where they meet: set MASTER_ADDR and "

@@ -1,9 +1,12 @@
 // Values as bytes: their sizes first, so that everyone has room for them.
 #include "tutti/comm/objects.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/names.h"
+#include "comm/group/call.h"
 #include "io/json.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -64,10 +67,69 @@ const io::ValueList& entries(const io::Value& value, size_t count) {
 }
 
 bool is_root(const RootOptions& o) { return group_of(o).rank() == o.root; }
-std::string object_name(int rank) { return fmt::format("the object of rank {}", rank); }
+
+namespace {
+
+// "std::vector<std::string>": what a person would write.
+std::string readable_type(const std::string& mangled) {
+  std::string text = demangle(mangled.c_str());
+  auto replace = [&](std::string_view from, std::string_view to) {
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+  };
+  replace("std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string");
+  replace("(anonymous namespace)::", "");
+  for (std::string_view extra : {", std::allocator<", ", std::less<", ", std::hash<", ", std::equal_to<"})
+    for (size_t at = 0; (at = text.find(extra)) != std::string::npos;) {
+      size_t end = at + extra.size();
+      for (int depth = 1; depth > 0 && end < text.size(); ++end)
+        depth += text[end] == '<' ? 1 : text[end] == '>' ? -1 : 0;
+      text.erase(at, end - at);
+    }
+  for (size_t at = 0; (at = text.find(" >")) != std::string::npos;) text.erase(at, 1);
+  return text;
+}
+
+std::string type_of(const io::State& state) {
+  const io::Value& type = state["type"];
+  return type.is<std::string>() ? type.as<std::string>() : "";
+}
+
+}  // namespace
+
+ObjectSource objects_from(std::vector<std::string> bytes, const char* collective, const CollectiveOptions& o) {
+  ObjectSource objects{collective, o.place, group_of(o).ranks(), {}};
+  for (size_t k = 0; k < bytes.size(); ++k)
+    objects.states.push_back(
+        io::state_from_bytes(std::move(bytes[k]), fmt::format("the object of rank {}", objects.ranks[k])));
+  return objects;
+}
+ObjectSource object_from_root(std::string bytes, const char* collective, const RootOptions& o) {
+  int root = group_of(o).ranks()[static_cast<size_t>(o.root)];
+  return {collective,
+          o.place,
+          {root},
+          {io::state_from_bytes(std::move(bytes), fmt::format("the object of rank {}", root))}};
+}
+
+void wrong_type(const ObjectSource& objects, size_t k, const std::type_info& taken) {
+  if (type_of(objects.states[k]) == taken.name()) throw;  // of this type, and still not good
+  std::vector<std::pair<std::string, std::vector<int>>> kinds;
+  for (size_t i = 0; i < objects.states.size(); ++i) {
+    std::string type = readable_type(type_of(objects.states[i]));
+    auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.first == type; });
+    if (found == kinds.end()) found = kinds.insert(kinds.end(), {type, {}});
+    found->second.push_back(objects.ranks[i]);
+  }
+  std::string text;
+  for (const auto& [type, ranks] : kinds) text += fmt::format("\n  {} gave {}", comm::name_ranks(ranks), type);
+  fail<MismatchError>(objects.collective, "ranks disagree in the type of the object, at {}:{}\n  rank {} takes {}",
+                      comm::to_string(objects.place), text, context().rank, readable_type(taken.name()));
+}
 
 std::string broadcast_bytes(const std::string& mine, const RootOptions& o) {
   NoGrad guard;
+  comm::PurposeGuard purpose("broadcast_object");
   Tensor size = size_of_bytes(mine);
   broadcast(size, o);
   Tensor bytes = is_root(o) ? view_of(mine) : room_for(size);
@@ -77,6 +139,7 @@ std::string broadcast_bytes(const std::string& mine, const RootOptions& o) {
 
 std::vector<std::string> all_gather_bytes(const std::string& mine, const CollectiveOptions& o) {
   NoGrad guard;
+  comm::PurposeGuard purpose("all_gather_object");
   TensorList sizes = empty_sizes(group_of(o).size());
   all_gather(sizes, size_of_bytes(mine), o);
   TensorList rooms = rooms_for(sizes);
@@ -86,6 +149,7 @@ std::vector<std::string> all_gather_bytes(const std::string& mine, const Collect
 
 std::vector<std::string> gather_bytes(const std::string& mine, const RootOptions& o) {
   NoGrad guard;
+  comm::PurposeGuard purpose("gather_object");
   TensorList sizes = empty_sizes(is_root(o) ? group_of(o).size() : 0);
   gather(sizes, size_of_bytes(mine), o);
   TensorList rooms = rooms_for(sizes);
@@ -95,6 +159,7 @@ std::vector<std::string> gather_bytes(const std::string& mine, const RootOptions
 
 std::string scatter_bytes(const std::vector<std::string>& mine, const RootOptions& o) {
   NoGrad guard;
+  comm::PurposeGuard purpose("scatter_object");
   TensorList sizes, all;
   for (const std::string& bytes : mine) {
     sizes.push_back(size_of_bytes(bytes));

@@ -192,7 +192,12 @@ int64_t Exchange::offset_in_packed(int local, int k, int64_t round) const {
 void Exchange::local_call(Kind kind, Pieces in, Pieces out) {
   const auto& local = layout_.local();
   auto rank = static_cast<int>(std::find(local.begin(), local.end(), me_) - local.begin());
-  Call call{.kind = kind, .dtype = DType::u8, .in = std::move(in), .out = std::move(out), .place = call_.place};
+  Call call{.kind = kind,
+            .dtype = DType::u8,
+            .in = std::move(in),
+            .out = std::move(out),
+            .place = call_.place,
+            .purpose = call_.purpose};
   c_.inner->run(rank, std::move(call), c_.time_left());
 }
 
@@ -458,8 +463,12 @@ uint64_t exchange_parts(const ExchangeContext& c, const Call& call) {
     }
     const auto& local = layout.local();
     auto rank = static_cast<int>(std::find(local.begin(), local.end(), me) - local.begin());
-    Call parts{
-        .kind = Kind::all_to_all, .dtype = DType::u8, .in = std::move(in), .out = std::move(out), .place = call.place};
+    Call parts{.kind = Kind::all_to_all,
+               .dtype = DType::u8,
+               .in = std::move(in),
+               .out = std::move(out),
+               .place = call.place,
+               .purpose = call.purpose};
     c.inner->run(rank, std::move(parts), c.time_left());
   } else if (Piece p = given(me), q = takes(me); p.count && q.count && p.data != q.data) {
     std::memcpy(q.data, p.data, index(p.count * element));

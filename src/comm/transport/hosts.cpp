@@ -109,7 +109,7 @@ void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   uint64_t number = next_++;
   CallFacts mine = facts_of(call, me_, size());
   ProcessWorld& local = world_->local();
-  local.note(id_, number, mine.header);
+  ProcessWorld::Noted noted{*local.state(0), local.note(id_, number, mine.header)};
   auto deadline = Clock::now() + timeout;
   std::vector<CallFacts> calls = exchange_facts(call, mine, number, timeout);
   if (auto mismatch = find_mismatch(calls, ranks(), number))
@@ -237,7 +237,7 @@ void HostsGroup::start_send(int rank, int to, int64_t tag, Call call, const std:
   work->rank = rank;
   work->peer = to;
   work->is_message = true;
-  world_->local().note(id_, next_, facts_of(call, me_, size()).header);
+  work->noted = world_->local().note(id_, next_, facts_of(call, me_, size()).header);
   messages_->send(to, tag, std::move(call), work);
 }
 
@@ -246,7 +246,7 @@ void HostsGroup::start_receive(int rank, int from, int64_t tag, Call call, const
   work->rank = rank;
   work->peer = from;
   work->is_message = true;
-  world_->local().note(id_, next_, facts_of(call, me_, size()).header);
+  work->noted = world_->local().note(id_, next_, facts_of(call, me_, size()).header);
   messages_->receive(from, tag, std::move(call), work);
 }
 
@@ -302,6 +302,10 @@ bool HostsGroup::wait_message(WorkState& work, Clock::time_point deadline, bool 
   std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout),
                                  peer < 0 ? "any rank" : fmt::format("rank {}", peer),
                                  mine->sends ? "receive what it sends" : "send", mine->call);
+  for (auto& [r, last] : world_->ask_last_calls(peers_of(work), id_)) {
+    text += fmt::format("\n  rank {}: {}", r, last);
+    if (world_->local().has_ended(r)) text += "; it has ended";
+  }
   work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
   world_->fail(me, text, "TimeoutError");
   world_->wire().cut();

@@ -36,9 +36,11 @@ ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size
       pidfds_(static_cast<size_t>(size), -1) {
   shared().member(rank).pid.store(::getpid());
   waits_.enter(rank);
+  state_->newest_ended.store(&shared().member(rank).last.ended);
 }
 
 ProcessWorld::~ProcessWorld() {
+  state_->newest_ended.store(nullptr);
   for (int fd : pidfds_)
     if (fd >= 0) ::close(fd);
 }
@@ -92,7 +94,7 @@ void ProcessWorld::watch() {
     if (polls[k].revents && !has_ended(ranks[k])) killed(ranks[k]);
 }
 
-void ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call) {
+uint64_t ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call) {
   std::lock_guard lock(noting_);  // several threads may use the rank's groups
   LastCall& last = shared().member(rank_).last;
   uint64_t version = last.version.load(std::memory_order_relaxed);
@@ -104,6 +106,7 @@ void ProcessWorld::note(uint64_t group, uint64_t number, const CallHeader& call)
   last.known = true;
   last.call = call;
   last.version.store(version + 2, std::memory_order_release);
+  return version + 2;
 }
 
 std::string ProcessWorld::last_call(int rank, uint64_t group) const {
@@ -114,12 +117,15 @@ std::string ProcessWorld::last_call(int rank, uint64_t group) const {
     CallFacts facts{last.call};
     uint64_t of_group = last.group, number = last.number;
     int64_t when = last.when;
-    bool known = last.known;
+    bool known = last.known, ended = last.ended.load(std::memory_order_acquire) >= version;
     std::atomic_thread_fence(std::memory_order_acquire);
     if (last.version.load() != version) continue;
     if (!known) return "it has called nothing";
-    return fmt::format("its last call was collective {} of {} group, {}, {:.3g} s ago", number,
-                       of_group == group ? "this" : "another", describe(facts), TickScale().seconds_since(when));
+    bool message = facts.header.kind == Kind::send || facts.header.kind == Kind::recv;
+    std::string which =
+        message ? "" : fmt::format("collective {} of {} group, ", number, of_group == group ? "this" : "another");
+    return fmt::format("its last call was {}{}, {:.3g} s ago, {}", which, describe(facts),
+                       TickScale().seconds_since(when), ended ? "which is done" : "where it still is");
   }
   return "it is busy calling";
 }

@@ -25,6 +25,7 @@ class ShmGroup;
 /// that is odd or has changed says so.
 struct LastCall {
   std::atomic<uint64_t> version{0};
+  std::atomic<uint64_t> ended{0};  // the version of the newest call that has ended
   uint64_t group = 0, number = 0;
   int64_t when = 0;  // in ticks
   bool known = false;
@@ -82,8 +83,15 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
     if (auto cycle = board.tick(wait)) fail(rank_, *cycle, "DeadlockError");
   }
   WaitBoard& waits() { return waits_; }
-  void note(uint64_t group, uint64_t number, const CallHeader& call);
-  /// "its last call here was ..., 2.1 s ago", of any rank.
+  /// Where other ranks see it: the rank has begun a call. Returns what RankState::call_ended() wants to know.
+  uint64_t note(uint64_t group, uint64_t number, const CallHeader& call);
+  /// A call that ends when this does.
+  struct Noted {
+    RankState& rank;
+    uint64_t number;
+    ~Noted() { rank.tell_ended(number); }
+  };
+  /// "its last call was ..., 2.1 s ago, where it still is", of any rank of this host.
   std::string last_call(int rank, uint64_t group) const;
 
   std::shared_ptr<ShmGroup> group(const std::vector<int>& ranks, uint64_t parent, uint64_t count);

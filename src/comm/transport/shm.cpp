@@ -154,7 +154,7 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   // First: the others may be waiting for it.
   if (small) slots_.publish_small(me_, number, call, *small);
   CallFacts mine = facts_of(call, me_, size());
-  world_->note(id_, number, mine.header);
+  ProcessWorld::Noted noted{*world_->state(me_), world_->note(id_, number, mine.header)};
   counters(me_).calls.store(next_, std::memory_order_release);
   bool done = false;
   if (small) {
@@ -375,7 +375,7 @@ void ShmGroup::move_messages() {
 void ShmGroup::start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
   started_message(*work, rank, to);
-  world_->note(id_, next_, facts_of(call, me_, size()).header);
+  work->noted = world_->note(id_, next_, facts_of(call, me_, size()).header);
   messages_->send(to, tag, std::move(call), work);
   move_messages();
 }
@@ -383,7 +383,7 @@ void ShmGroup::start_send(int rank, int to, int64_t tag, Call call, const std::s
 void ShmGroup::start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
   started_message(*work, rank, from);
-  world_->note(id_, next_, facts_of(call, me_, size()).header);
+  work->noted = world_->note(id_, next_, facts_of(call, me_, size()).header);
   messages_->receive(from, tag, std::move(call), work);
   move_messages();
 }
@@ -433,6 +433,10 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
   std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout),
                                  peer < 0 ? "any rank" : fmt::format("rank {}", peer),
                                  mine->sends ? "receive what it sends" : "send", mine->call);
+  for (int r : peers_of(work)) {
+    text += fmt::format("\n  rank {}: {}", r, world_->last_call(r, id_));
+    if (world_->has_ended(r)) text += "; it has ended";
+  }
   work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
   world_->fail(me, text, "TimeoutError");
   event().notify();

@@ -126,7 +126,7 @@ std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int
 }
 
 uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work,
-                           Clock::time_point deadline) {
+                           Clock::time_point deadline, std::unique_lock<std::mutex> posting) {
   auto r = static_cast<size_t>(rank);
   uint64_t sequence = states_[r].next_long++;
   Operation& op = operation(sequence);
@@ -157,7 +157,10 @@ uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr
     work->sequence = sequence;
     work->posted.store(true);
   }
-  if (op.arrived.fetch_add(1) + 1 == size()) prepare(op, sequence);
+  bool last = op.arrived.fetch_add(1) + 1 == size();
+  // Carrying it out may complete other ranks' works, and what follows them may begin calls: those take such locks too.
+  posting.unlock();
+  if (last) prepare(op, sequence);
   // Between the check and now the world may have failed without seeing this work.
   if (work && world_->failed()) abort();
   return sequence;
@@ -295,23 +298,31 @@ bool ThreadGroup::leave_early(Operation& op, uint64_t sequence) {
   return op.phase.compare_exchange_strong(expected, left) || expected == left;
 }
 
+// What a rank did last, here and elsewhere.
+std::string ThreadGroup::last_calls(int rank, bool message) const {
+  const FlightRecord& record = world_->state(rank)->record;
+  auto describe = [&](const Recorded& r) {
+    return fmt::format("{}, {} ago, {}", comm::describe(r.call), seconds(Clock::now() - r.begin),
+                       r.ended() ? "which is done" : "where it still is");
+  };
+  std::string text;
+  auto here = message ? std::nullopt : record.last(id_), last = record.last();
+  if (here)
+    text = fmt::format("its last call here was collective {}, {}", here->sequence, describe(*here));
+  else if (!message)
+    text = "it has called nothing in this group";
+  else if (!last)
+    text = "it has called nothing";
+  if (last && (message || last->group != id_ || last->is_message()))
+    text += fmt::format("{}its last call was {}", text.empty() ? "" : "; ", describe(*last));
+  return text + (world_->has_ended(rank) ? "; it has ended" : "");
+}
+
 std::string ThreadGroup::missing_text(uint64_t number) {
   std::string text;
-  for (size_t k = 0; k < states_.size(); ++k) {
-    if (states_[k].next.load() > number) continue;
-    text += fmt::format("\n  rank {} did not come; ", ranks()[k]);
-    const FlightRecord& record = world_->state(ranks()[k])->record;
-    auto describe = [&](const Recorded& r) {
-      return fmt::format("{}, {} ago", comm::describe(r.call), seconds(Clock::now() - r.begin));
-    };
-    if (auto last = record.last(id_))
-      text += fmt::format("its last call here was collective {}, {}", last->sequence, describe(*last));
-    else
-      text += "it has called nothing in this group";
-    if (auto last = record.last(); last && (last->group != id_ || last->is_message()))
-      text += fmt::format("; its last call was {}{}", describe(*last), last->ended() ? "" : ", where it still is");
-    if (world_->has_ended(ranks()[k])) text += "; it has ended";
-  }
+  for (size_t k = 0; k < states_.size(); ++k)
+    if (states_[k].next.load() <= number)
+      text += fmt::format("\n  rank {} did not come; {}", ranks()[k], last_calls(ranks()[k], false));
   return text;
 }
 
@@ -396,8 +407,7 @@ void ThreadGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) 
     }
   }
   auto deadline = Clock::now() + timeout;
-  uint64_t sequence = post(rank, number, std::move(call), nullptr, deadline);
-  posting.unlock();
+  uint64_t sequence = post(rank, number, std::move(call), nullptr, deadline, std::move(posting));
   wait_long(rank, sequence, number, deadline, timeout);
   Operation& op = operation(sequence);
   std::optional<std::string> mismatch = op.mismatch;
@@ -442,7 +452,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
 void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
   RankState& state = states_[static_cast<size_t>(rank)];
-  std::lock_guard posting(state.posting);
+  std::unique_lock posting(state.posting);
   uint64_t number = state.next.load();
   work->rank = rank;
   state.next.store(number + 1);
@@ -455,7 +465,7 @@ void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& w
     std::erase_if(state.works, [](const auto& w) { return w->done(); });
     state.works.push_back(work);
   }
-  post(rank, number, std::move(call), work, Clock::now() + work->timeout);
+  post(rank, number, std::move(call), work, Clock::now() + work->timeout, std::move(posting));
 }
 
 void ThreadGroup::abort() {
@@ -578,6 +588,7 @@ bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool
     std::string whom = peer < 0 ? "any rank" : fmt::format("rank {}", peer);
     std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout), whom,
                                    mine->sends ? "receive what it sends" : "send", call);
+    for (int r : peers_of(work)) text += fmt::format("\n  rank {}: {}", r, last_calls(r, true));
     work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
     world_->fail(me, text);
     return true;

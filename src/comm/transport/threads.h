@@ -133,7 +133,9 @@ class ThreadGroup : public Transport {
   enum class Small { done, goes_long };
   Small run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape,
                   std::chrono::milliseconds timeout);
-  uint64_t post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work, Clock::time_point deadline);
+  /// Lets go of `posting` when the others know of the call.
+  uint64_t post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work, Clock::time_point deadline,
+                std::unique_lock<std::mutex> posting);
   void prepare(Operation& op, uint64_t sequence);
   void cut(Operation& op);
   void try_start(uint64_t sequence);
@@ -159,6 +161,7 @@ class ThreadGroup : public Transport {
   [[noreturn]] void time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);
   bool has_ended(const WorkState& work) const;
   std::string missing_text(uint64_t number);
+  std::string last_calls(int rank, bool message) const;
 
   const std::shared_ptr<World> world_;
   const uint64_t id_;

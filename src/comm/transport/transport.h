@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "comm/event.h"
@@ -13,6 +14,8 @@
 #include "comm/group/work.h"
 
 namespace tutti::comm {
+
+class SparseQueue;
 
 /// A group, as its transport sees it. Ranks are those of the group; `ranks()` says who they are in the world. The
 /// memory of a call belongs to the transport until the call has ended; a call that cannot end throws, and leaves the
@@ -63,6 +66,10 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// Ends this rank as a fault on purpose: its process, unless a rank is less than that.
   virtual void kill(int rank, const std::string& why);
 
+ protected:
+  /// Who should do something for a message, in the world: those that its errors tell of, which are not many.
+  std::vector<int> peers_of(const WorkState& message) const;
+
  private:
   const std::vector<int> ranks_;
 };
@@ -75,6 +82,9 @@ class RankGroup {
   const std::shared_ptr<Transport> group;
   const int rank;  // in the group; -1: not a member
   const std::shared_ptr<RankState> state;
+
+  std::mutex sparse_mutex;
+  std::shared_ptr<SparseQueue> sparse;  // see Note [Sparse all_reduce in steps]
 
   void run(Call&& call, std::chrono::milliseconds timeout);
   void start(Call call, const std::shared_ptr<WorkState>& work);

@@ -7,6 +7,7 @@
 
 #include "autograd/engine.h"
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "tutti/ops.h"
 
 namespace tutti::parallel {
@@ -90,6 +91,7 @@ void ShardFamily::begin_alike(const NamedTensors& parameters, const nn::ModuleBa
   for (auto& fact : facts_of("parameter", parameters)) facts.push_back(fact);
   TensorList all = module.buffers();
   for (const auto& [name, tensor] : parameters) all.push_back(tensor);
+  comm::PurposeGuard purpose("fully_shard, which all ranks of its group call together");
   for (const Group& group : {o.replicas, group_}) {
     if (!group.defined()) continue;
     check_agree(kName, facts, {.group = group, .timeout = o.timeout, .place = o.place});
@@ -143,6 +145,7 @@ void ShardFamily::open_channels() {
   gather_ = same_ranks(group_);
   reduce_ = same_ranks(group_);
   if (options_.replicas.defined()) replicas_ = same_ranks(options_.replicas);
+  comm::PurposeGuard purpose("the first forward of fully_shard: memory for its units");
   if (gather_.transport() != "shm") return;  // others have no memory in which nothing needs to be copied
   int64_t largest = 0;
   for (ShardUnit* u : units_)
@@ -295,6 +298,7 @@ void ShardFamily::count_samples() {
   earlier_samples_ = syncing_ ? 0 : samples_;
   if (!syncing_ || !replicas_.defined()) return;
   NoGrad guard;
+  comm::PurposeGuard purpose("fully_shard in backward: how many samples all ranks have");
   Tensor sum = full({1}, samples_, {.dtype = DType::f64});
   all_reduce(sum, {.group = reduce_, .timeout = options_.timeout, .place = options_.place});
   replica_samples_ = sum.item<double>();
@@ -313,10 +317,19 @@ std::optional<ReduceOptions> ShardFamily::across() const {
   return o;
 }
 
+void ShardFamily::finish_reducing() {
+  if (!reducing_) return;
+  comm::PurposeGuard purpose(reducing_->averages);
+  for (ShardFlat& flat : reducing_->flats) flat.finish_reduce(across());
+}
+
 void ShardFamily::reduce(ShardUnit& unit) {
-  if (reducing_)
-    for (ShardFlat& flat : reducing_->flats) flat.finish_reduce(across());
+  finish_reducing();
   reducing_ = &unit;
+  if (!unit.averages)
+    unit.averages = comm::lasting("fully_shard in backward: the gradients of " + unit.name,
+                                  "fully_shard in backward: a unit's gradients");
+  comm::PurposeGuard purpose(unit.averages);
   for (ShardFlat& flat : unit.flats) flat.start_reduce(averaging());
 }
 
@@ -362,8 +375,7 @@ void ShardFamily::finish_pass() {
     for (ShardFlat& flat : u->flats)
       for (ShardMember& m : flat.members()) m.used = flags[at++];
   }
-  if (reducing_)
-    for (ShardFlat& flat : reducing_->flats) flat.finish_reduce(across());
+  finish_reducing();
   for (ShardUnit* u : units_)
     for (ShardFlat& flat : u->flats) {
       flat.forget();
@@ -381,6 +393,7 @@ std::vector<uint8_t> ShardFamily::exchange_flags() {
     for (const ShardFlat& flat : u->flats)
       for (const ShardMember& m : flat.members()) mine.push_back(m.dirty);
   }
+  comm::PurposeGuard purpose("the end of backward through fully_shard: who used which parameters");
   Tensor flags = tensor(mine, {.dtype = DType::u8});
   for (const Group& group : {reduce_, replicas_})
     if (group.defined())
@@ -391,6 +404,7 @@ std::vector<uint8_t> ShardFamily::exchange_flags() {
 void ShardFamily::sync_buffers() {
   NoGrad guard;
   if (options_.buffers == BufferPolicy::none) return;
+  comm::PurposeGuard purpose("the end of backward through fully_shard: buffers of the module");
   TensorList same, averaged;
   for (const Tensor& b : buffers_) {
     bool average = options_.buffers == BufferPolicy::average && (b.is_floating() || b.is_complex());

@@ -78,6 +78,7 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   void count_samples();
   void start_due();
   void reduce(ShardUnit& unit);
+  void finish_reducing();
   void forget_cleared();
   void end_pass(bool well);
   void finish_pass();

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "parallel/fsdp/family.h"
 #include "parallel/fsdp/unit.h"
 #include "tutti/ops.h"
@@ -109,6 +110,7 @@ double norm_of_all(const TensorList& parameters, double p) {
     for (size_t i = 0; i < parts.size(); ++i)
       if (!cut[i]) parts[i] = 0;
     Tensor all = tensor(parts, {.dtype = DType::f64});
+    comm::PurposeGuard purpose("the norm of gradients of fully_shard");
     all_reduce(all, {.op = largest ? Reduce::max : Reduce::sum, .group = group});
     parts = all.to_vector<double>();
     for (size_t i = 0; i < parts.size(); ++i)
@@ -139,6 +141,7 @@ void spread_overflow(const TensorList& parameters) {
   }
   if (!group.defined()) return;
   Tensor any = full({1}, overflow ? 1 : 0, {.dtype = DType::i32});
+  comm::PurposeGuard purpose("fully_shard: whether a gradient has overflowed");
   all_reduce(any, {.op = Reduce::max, .group = group});
   if (any.item<int>() == 0) return;
   for (Tensor& g : numbers) g.fill_(std::numeric_limits<double>::quiet_NaN());

@@ -2,6 +2,7 @@
 #include "parallel/fsdp/state.h"
 
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "nn/visit.h"
 #include "parallel/fsdp/family.h"
 #include "tutti/ops.h"
@@ -32,6 +33,7 @@ Tensor gather_whole(const ShardPlace& place, const Tensor& part, int root) {
       parts.push_back(all.narrow(0, begin, end - begin));
     }
   }
+  comm::PurposeGuard purpose("fully_shard: the whole state, on one rank");
   gather(parts, part.detach().contiguous(), {.root = root, .group = group});
   return all.defined() ? as_strided(all, m.sizes, m.strides, 0).contiguous() : Tensor();
 }

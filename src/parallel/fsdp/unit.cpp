@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "nn/visit.h"
 #include "parallel/agree.h"
 #include "parallel/fsdp/family.h"
@@ -135,6 +136,8 @@ ShardUnit::ShardUnit(nn::ModuleBase& module, const FullyShardOptions& o, const s
 }
 
 void ShardUnit::start_gather(const CollectiveOptions& o) {
+  if (!gathers) gathers = comm::lasting("fully_shard: the parameters of " + name, "fully_shard: a unit's parameters");
+  comm::PurposeGuard purpose(gathers);
   if (state != State::freed) return;
   for (ShardFlat& flat : flats) flat.start_gather(o);
   state = State::coming;

@@ -119,7 +119,8 @@ class ShardUnit {
   ShardUnit& operator=(const ShardUnit&) = delete;
 
   enum class State : uint8_t { freed, coming, there };
-  std::string name;  // of the module's type, for errors
+  std::string name;                                    // of the module's type, for errors
+  const char *gathers = nullptr, *averages = nullptr;  // the purposes of its collectives: see comm::PurposeGuard
   FullyShardOptions options;
   std::shared_ptr<ShardFamily> family;
   std::vector<ShardFlat> flats;

@@ -1,0 +1,42 @@
+// The pieces of which an all_reduce of sparse tensors is made, whether it is waited for or not.
+//
+// Note [Sparse all_reduce]
+// Ranks exchange which rows they have, sorted; each lays its values out by the union of all rows, zeros where it has
+// none, and those are reduced as any dense tensor is. So the order of additions is the canonical one, and only rows
+// that some rank has are moved.
+#pragma once
+
+#include <vector>
+
+#include "tutti/comm/collectives.h"
+#include "tutti/tensor.h"
+
+namespace tutti::comm {
+
+/// One rank's part in one tensor's reduction.
+struct SparsePart {
+  /// Throws what is wrong with x.
+  SparsePart(const Tensor& x, const ReduceOptions& options);
+  /// What must agree between ranks, as numbers, and how many rows this one has.
+  static constexpr int64_t kHeader = 5;
+  void add_header(std::vector<int64_t>& to, bool waits) const;
+  /// Of all ranks, from the numbers that each gave; `at` is where this tensor's begin. Throws if ranks do not fit.
+  void take_headers(const TensorList& headers, size_t at, bool waits, const ReduceOptions& options);
+  /// Then: all ranks' rows are gathered from row_numbers() into rooms, values laid out by them and reduced, and the
+  /// result becomes x.
+  Tensor row_numbers() const;
+  void lay_out();
+  void finish() const;
+
+  TensorList rooms;
+  Tensor values;
+
+ private:
+  Tensor x_, mine_;
+  std::vector<int64_t> rows_, all_;
+};
+
+/// Room for what take_headers() wants.
+TensorList header_rooms(int64_t numbers, int ranks);
+
+}  // namespace tutti::comm
