@@ -12,7 +12,8 @@
 // What the function uses beside its arguments is looked up when it is traced: tensors stay the same objects (their
 // values may change, as parameters do), numbers stay the same numbers. What changes from call to call is an argument;
 // or a tensor named by `watch`. The function must not read values (item(), printing, data()), and what it does to
-// anything but tensors happens while tracing only. See docs/compile.md.
+// anything but tensors happens while tracing only. `tutti graph program` shows what a program compiles. See
+// docs/compile.md.
 #pragma once
 
 #include <functional>
@@ -193,6 +194,9 @@ class CompiledBackward {
   int64_t graph_count() const;
   std::vector<std::shared_ptr<const graph::Graph>> graphs() const;
   CompileStats stats() const;
+  /// As those of Compiled.
+  std::string print(PrintOptions options = {}) const;
+  std::string html(PrintOptions options = {}) const;
 
   struct State;
 

@@ -98,6 +98,12 @@ struct FusionGroup {
 
 /// Where values live: those whose lives do not meet share a buffer.
 struct MemoryPlan {
+  /// From the first node that needs the memory to the last, both included; results live on past the last node.
+  struct Life {
+    ValueId value;
+    int32_t buffer, first, last;
+  };
+  std::vector<Life> lives = {};         // in the order in which they begin
   std::vector<int32_t> buffer = {};     // of each value that owns memory made by the graph; -1 for others
   std::vector<int64_t> bytes = {};      // of each buffer
   int64_t peak = 0, without_reuse = 0;  // bytes
@@ -130,7 +136,7 @@ void verify(const Graph& graph, const char* after);
 
 /// The graph as text, a node a line; fusion groups and the plan of memory where they are known.
 std::string to_string(const Graph& graph);
-/// The same as a page to look at; `code` is what was generated for each, if anything.
+/// The same as a page to look at, with nothing beside it; `code` is what was generated for each, if anything.
 std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, const std::string& title,
                     const std::vector<std::string>& code = {});
 /// What the graph asks of other ranks, a line each: equal on all ranks, or they would wait for each other.
