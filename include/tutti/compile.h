@@ -130,11 +130,13 @@ class Compiled {
     using Arguments = std::tuple<std::decay_t<const Args>...>;
     using Returned = decltype(std::apply(*function_, std::declval<Arguments&>()));
     using Result = std::conditional_t<std::is_void_v<Returned>, std::tuple<>, std::remove_cvref_t<Returned>>;
-    auto arguments = std::make_shared<const Arguments>(args...);
+    auto arguments = std::make_shared<Arguments>(args...);
     detail::Invocation call;
     call.tensors = tree::tensors(*arguments);
     detail::write_key(call.key, *arguments);
     if constexpr (requires { function_->is_training(); }) detail::write_key(call.key, *function_);
+    // What is kept of the call keeps its tensors in `call` alone, which can let go of them.
+    tree::for_each_tensor(*arguments, [](Tensor& t) { t.reset(); });
     auto result = std::make_shared<Result>();
     call.body = [function = function_, arguments, result](const TensorList& tensors) {
       Arguments mine = *arguments;

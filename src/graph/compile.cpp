@@ -276,6 +276,7 @@ class CompiledFunction {
       const Result& r = entry->results[i];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
+    for (const Input& in : entry->mutated) graph::let_go(trace, find_input(in, entry->traced, call.tensors));
     rebase_mutated(*entry, call, *node);
     TensorList late = make_views(*entry, call, false);
     for (size_t i = 0; i < outputs.size(); ++i) {
