@@ -39,6 +39,7 @@ std::string node_text(const Graph& graph, const Node& n) {
     if (memory != n.outputs[i]) to += fmt::format(" in %{}", memory);
   }
   std::string text = made.empty() ? "" : made + " = ";
+  if (n.starts) text += "start ";
   text += n.op ? n.op->name : name(n.kind);
   std::string inside = list_text(n.inputs);
   if (n.attributes.data) {

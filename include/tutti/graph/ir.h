@@ -66,6 +66,7 @@ enum class Kind : uint8_t {
   require_grad,  // input 0, an input of the graph, requires a gradient from here on (`number`: whether)
   host,          // of a captured backward pass: node `number` of the pass runs itself, hooks and all
   set_data,      // input 0, an input of the graph, gets the memory and geometry of input 1
+  wait,          // until the collective that made input 0 is done; its results and inputs are the inputs
 };
 const char* name(Kind kind);
 
@@ -79,6 +80,7 @@ struct Node {
   uint32_t writes = 0;         // bit i: output i existed before and is written in place
   bool keeps_version = false;  // written under PreserveVersion
   bool absolute = false;
+  bool starts = false;  // a collective that only begins here; a `wait` comes later
   int64_t number = 0;
   int32_t group = kNone;   // the fusion group it belongs to
   std::string place = {};  // "train.cpp:12", of collectives

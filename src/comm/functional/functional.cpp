@@ -8,12 +8,15 @@
 #include "base/check.h"
 #include "comm/algorithm/reduce.h"
 #include "comm/functional/attributes.h"
+#include "comm/functional/start.h"
 #include "comm/group/call.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 
 namespace tutti::fn {
 namespace {
+
+thread_local Work* starting = nullptr;  // see StartGuard
 
 // ---- Arguments
 
@@ -218,7 +221,11 @@ void run_all_reduce(const Call& c) {
   NoGrad guard;
   TensorList outputs = outputs_of(c);
   for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(c.input(i).detach());
-  tutti::all_reduce(outputs, c.as<Collective>().reduce_options());
+  ReduceOptions options = c.as<Collective>().reduce_options();
+  if (starting && std::none_of(outputs.begin(), outputs.end(), [](const Tensor& y) { return y.is_sparse(); }))
+    *starting = tutti::all_reduce_async(outputs, options);
+  else
+    tutti::all_reduce(outputs, options);
 }
 
 const Operator all_reduce_op{
@@ -293,7 +300,11 @@ void infer_scatter_rows(const Call& c, std::span<TensorSpec> out) {
 void run_reduce_scatter_rows(const Call& c) {
   const auto& a = c.as<Collective>();
   NoGrad guard;
-  tutti::reduce_scatter(c.output(), split(c.input(0).detach(), a.rows, 0), a.reduce_options());
+  TensorList parts = split(c.input(0).detach(), a.rows, 0);
+  if (starting)
+    *starting = tutti::reduce_scatter_async(c.output(), parts, a.reduce_options());
+  else
+    tutti::reduce_scatter(c.output(), parts, a.reduce_options());
 }
 
 const Operator reduce_scatter_rows_op{
@@ -332,7 +343,11 @@ const Operator reduce_scatter_op{
     .cpu =
         [](const Call& c) {
           NoGrad guard;
-          tutti::reduce_scatter(c.output(), inputs_of(c), c.as<Collective>().reduce_options());
+          ReduceOptions options = c.as<Collective>().reduce_options();
+          if (starting)
+            *starting = tutti::reduce_scatter_async(c.output(), inputs_of(c), options);
+          else
+            tutti::reduce_scatter(c.output(), inputs_of(c), options);
         },
     .gradient =
         [](GradientCall& c) {
@@ -355,7 +370,10 @@ const Operator broadcast_op{
           const auto& a = c.as<Collective>();
           NoGrad guard;
           if (a.is_root()) c.output().copy_(c.input(0).detach());
-          tutti::broadcast(c.output(), a.root_options());
+          if (starting)
+            *starting = tutti::broadcast_async(c.output(), a.root_options());
+          else
+            tutti::broadcast(c.output(), a.root_options());
         },
     .gradient = [](GradientCall& c) { c.set(0, fn::reduce(c.grad(), c.as<Collective>().sum_options())); },
     .collective = true,
@@ -367,7 +385,11 @@ const Operator all_gather_op{
     .cpu =
         [](const Call& c) {
           NoGrad guard;
-          tutti::all_gather(outputs_of(c), c.input(0).detach(), c.as<Collective>().options());
+          CollectiveOptions options = c.as<Collective>().options();
+          if (starting)
+            *starting = tutti::all_gather_async(outputs_of(c), c.input(0).detach(), options);
+          else
+            tutti::all_gather(outputs_of(c), c.input(0).detach(), options);
         },
     .gradient =
         [](GradientCall& c) {
@@ -386,7 +408,11 @@ const Operator all_gather_rows_op{
         [](const Call& c) {
           const auto& a = c.as<Collective>();
           NoGrad guard;
-          tutti::all_gather(split(c.output(), a.rows, 0), c.input(0).detach(), a.options());
+          TensorList parts = split(c.output(), a.rows, 0);
+          if (starting)
+            *starting = tutti::all_gather_async(parts, c.input(0).detach(), a.options());
+          else
+            tutti::all_gather(parts, c.input(0).detach(), a.options());
         },
     .gradient =
         [](GradientCall& c) {
@@ -434,7 +460,9 @@ const Operator all_to_all_op{
     .cpu =
         [](const Call& c) {
           NoGrad guard;
-          tutti::all_to_all(outputs_of(c), inputs_of(c), c.as<Collective>().options());
+          CollectiveOptions options = c.as<Collective>().options();
+          if (starting) return void(*starting = tutti::all_to_all_async(outputs_of(c), inputs_of(c), options));
+          tutti::all_to_all(outputs_of(c), inputs_of(c), options);
         },
     .gradient =
         [](GradientCall& c) {
@@ -453,7 +481,10 @@ const Operator all_to_all_rows_op{
         [](const Call& c) {
           const auto& a = c.as<Collective>();
           NoGrad guard;
-          tutti::all_to_all(c.output(), c.input(0).detach(), a.rows, a.input_rows, a.options());
+          if (starting)
+            *starting = tutti::all_to_all_async(c.output(), c.input(0).detach(), a.rows, a.input_rows, a.options());
+          else
+            tutti::all_to_all(c.output(), c.input(0).detach(), a.rows, a.input_rows, a.options());
         },
     .gradient =
         [](GradientCall& c) {
@@ -464,6 +495,9 @@ const Operator all_to_all_rows_op{
 };
 
 }  // namespace
+
+StartGuard::StartGuard(Work& work) : outer_(std::exchange(starting, &work)) {}
+StartGuard::~StartGuard() { starting = outer_; }
 
 // ---- The functions
 
