@@ -40,8 +40,8 @@ double calls_a_second(int rounds, int count) {
 }
 
 /// Seconds of an empty call, of an echo of 4 MB and of 16 MB; asynchronous calls a second; seconds of a remote
-/// Linear(256, 256) forward and distributed backward, batch 64.
-constexpr size_t kFigures = 5;
+/// Linear(256, 256) forward and distributed backward, batch 64; and of the same layer here, the least that can take.
+constexpr size_t kFigures = 6;
 std::vector<double> measure(bool quick) {
   rpc::Session session;
   if (rank() != 0) return {};
@@ -59,6 +59,8 @@ std::vector<double> measure(bool quick) {
     dist_autograd::Context context;
     dist_autograd::backward(context, {layer(x).sum()});
   }));
+  nn::Linear here(256, 256);
+  found.push_back(time_of(rounds, quick ? 20 : 100, [&] { here(x).sum().backward(); }));
   return found;
 }
 
@@ -100,6 +102,7 @@ void report_way(const std::string& way, const std::vector<double>& t, const std:
           .peer = "pytorch",
           .peer_value = torch[4] * 1e3,
           .want = {Want::value_at_most, 0.2}});
+  report({.name = "linear_here_" + way, .value = t[5] * 1e3, .unit = "ms"});
 }
 
 }  // namespace

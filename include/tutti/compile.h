@@ -12,7 +12,8 @@
 // What the function uses beside its arguments is looked up when it is traced: tensors stay the same objects (their
 // values may change, as parameters do), numbers stay the same numbers. What changes from call to call is an argument;
 // or a tensor named by `watch`. The function must not read values (item(), printing, data()), and what it does to
-// anything but tensors happens while tracing only. See docs/compile.md.
+// anything but tensors happens while tracing only. `tutti graph program` shows what a program compiles. See
+// docs/compile.md.
 #pragma once
 
 #include <functional>
@@ -129,11 +130,13 @@ class Compiled {
     using Arguments = std::tuple<std::decay_t<const Args>...>;
     using Returned = decltype(std::apply(*function_, std::declval<Arguments&>()));
     using Result = std::conditional_t<std::is_void_v<Returned>, std::tuple<>, std::remove_cvref_t<Returned>>;
-    auto arguments = std::make_shared<const Arguments>(args...);
+    auto arguments = std::make_shared<Arguments>(args...);
     detail::Invocation call;
     call.tensors = tree::tensors(*arguments);
     detail::write_key(call.key, *arguments);
     if constexpr (requires { function_->is_training(); }) detail::write_key(call.key, *function_);
+    // What is kept of the call keeps its tensors in `call` alone, which can let go of them.
+    tree::for_each_tensor(*arguments, [](Tensor& t) { t.reset(); });
     auto result = std::make_shared<Result>();
     call.body = [function = function_, arguments, result](const TensorList& tensors) {
       Arguments mine = *arguments;
@@ -193,6 +196,9 @@ class CompiledBackward {
   int64_t graph_count() const;
   std::vector<std::shared_ptr<const graph::Graph>> graphs() const;
   CompileStats stats() const;
+  /// As those of Compiled.
+  std::string print(PrintOptions options = {}) const;
+  std::string html(PrintOptions options = {}) const;
 
   struct State;
 

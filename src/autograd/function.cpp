@@ -78,6 +78,9 @@ class FunctionNode final : public Node {
     for (auto& s : saved_) s.reset();
     freed_ = true;
   }
+  void replace_saved(const Tensor& from, const Tensor& to) override {
+    for (auto& s : saved_) s.replace(from, to);
+  }
   Tensor saved(size_t i) const {
     check<IndexError>(i < saved_.size(), "saved", "'{}' saved {} tensors; there is no number {}", name_, saved_.size(),
                       i);

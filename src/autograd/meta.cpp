@@ -107,6 +107,9 @@ class WrittenPartNode final : public Node {
   void free_saved() override {
     if (inner_) inner_->free_saved();
   }
+  void replace_saved(const Tensor& from, const Tensor& to) override {
+    if (inner_) inner_->replace_saved(from, to);
+  }
 
  private:
   Shape sizes_, strides_;

@@ -87,6 +87,8 @@ class Node : public RefCounted, public memory::Pooled {
   /// For whoever captures whole passes: what the node is (two of one key do the same with the tensors they keep), and
   /// those tensors, in order. False: only running it tells what it does.
   virtual bool signature(std::string& /*key*/, TensorList& /*kept*/) const { return false; }
+  /// Keeps the tensor `to`, another handle on the same memory and history, wherever it kept `from`.
+  virtual void replace_saved(const Tensor& /*from*/, const Tensor& /*to*/) {}
 
   NodeHooks& hooks() {
     if (!hooks_) hooks_ = std::make_unique<NodeHooks>();
@@ -128,6 +130,9 @@ class SavedTensor {
   /// Throws VersionError if the tensor was changed since, GradError if it was freed.
   Tensor unpack(const Node& saver) const;
   void reset();
+  void replace(const Tensor& from, const Tensor& to) {
+    if (tensor_.defined() && tensor_.is_same(from)) tensor_ = to;
+  }
   bool empty() const { return !tensor_.defined(); }
 
  private:

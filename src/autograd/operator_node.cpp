@@ -79,6 +79,10 @@ bool OperatorNode::signature(std::string& key, TensorList& kept) const {
   return true;
 }
 
+void OperatorNode::replace_saved(const Tensor& from, const Tensor& to) {
+  for (auto& s : saved_) s.replace(from, to);
+}
+
 void OperatorNode::set_inputs(std::span<const Tensor* const> inputs, std::span<Tensor> copies) {
   edges.resize(inputs.size());
   infos_.resize(inputs.size());

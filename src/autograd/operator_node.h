@@ -26,6 +26,7 @@ class OperatorNode final : public Node {
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;
   bool signature(std::string& key, TensorList& kept) const override;
+  void replace_saved(const Tensor& from, const Tensor& to) override;
 
   /// `copies[k]`, where defined, is saved instead of input k, which is about to be overwritten.
   void set_inputs(std::span<const Tensor* const> inputs, std::span<Tensor> copies);

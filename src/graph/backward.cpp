@@ -3,7 +3,7 @@
 
 #include "autograd/engine.h"
 #include "base/check.h"
-#include "graph/function.h"
+#include "graph/leave.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -77,8 +77,18 @@ struct CompiledBackward::State {
     std::vector<std::pair<Input, bool>> gradients;
   };
   std::unordered_map<std::string, std::vector<std::shared_ptr<Captured>>> graphs;
-  std::vector<std::shared_ptr<const Graph>> order;
+  std::vector<std::shared_ptr<Captured>> order;
   CompileStats stats;
+  graph::Leaver leaver;
+
+  explicit State(CompileOptions given) : options(std::move(given)), leaver(options.name) {}
+
+  graph::Shown show(const PrintOptions& print) {
+    std::lock_guard lock(mutex);
+    graph::Shown shown;
+    for (const auto& captured : order) shown.add(captured->program, print);
+    return shown;
+  }
 
   std::shared_ptr<Captured> find(const std::string& key, const TensorList& arguments) {
     std::lock_guard lock(mutex);
@@ -94,10 +104,10 @@ struct CompiledBackward::State {
   }
 };
 
-CompiledBackward::CompiledBackward(CompileOptions options) : state_(std::make_shared<State>()) {
+CompiledBackward::CompiledBackward(CompileOptions options) {
   if (options.name == "function") options.name = "backward";
   graph::backend(options.backend);
-  state_->options = std::move(options);
+  state_ = std::make_shared<State>(std::move(options));
 }
 
 void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) const {
@@ -151,17 +161,23 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   Graph graph = finish_graph(recorder);
   for (auto& [value, present] : recorder.gradients()) captured->gradients.emplace_back(*graph.input_of(value), present);
   captured->program = graph::make_program(std::move(graph), state_->options.backend);
-  std::lock_guard lock(state_->mutex);
-  state_->graphs[pass.key].push_back(captured);
-  state_->order.push_back(captured->program.graph);
-  ++state_->stats.traces;
-  ++state_->stats.backward_graphs;
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->graphs[pass.key].push_back(captured);
+    state_->order.push_back(captured);
+    ++state_->stats.traces;
+    ++state_->stats.backward_graphs;
+  }
+  state_->leaver.leave([&](const PrintOptions& o) { return state_->show(o); }, [] { return std::string(); });
 }
 
 int64_t CompiledBackward::graph_count() const { return static_cast<int64_t>(graphs().size()); }
 std::vector<std::shared_ptr<const Graph>> CompiledBackward::graphs() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->order;
+  return state_->show({.code = false}).graphs;
+}
+std::string CompiledBackward::print(PrintOptions options) const { return state_->show(options).text(); }
+std::string CompiledBackward::html(PrintOptions options) const {
+  return state_->show(options).page(state_->options.name);
 }
 CompileStats CompiledBackward::stats() const {
   std::lock_guard lock(state_->mutex);

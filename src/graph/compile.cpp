@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "graph/contract.h"
 #include "graph/function.h"
+#include "graph/leave.h"
 
 namespace tutti {
 namespace detail {
@@ -103,34 +104,39 @@ std::vector<std::string> facts_of(const Invocation& call) {
 class CompiledFunction {
  public:
   explicit CompiledFunction(CompileOptions options)
-      : options_(std::move(options)), stats_(std::make_shared<CompiledStats>()) {
+      : options_(std::move(options)), stats_(std::make_shared<CompiledStats>()), leaver_(options_.name) {
     graph::backend(options_.backend);  // a wrong name is an error here
   }
+  // With backward graphs that came after the last call.
+  ~CompiledFunction() {
+    try {
+      leave(true);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "tutti: '%s' could not be shown: %s\n", options_.name.c_str(), e.what());
+    }
+  }
+  CompiledFunction(const CompiledFunction&) = delete;
+  CompiledFunction& operator=(const CompiledFunction&) = delete;
 
   TensorList run(Invocation& call) {
     std::string key = key_of(call);
     std::shared_ptr<Entry> entry = find(key, call);
-    if (entry && entry->live.empty() && ready(*entry)) return replay(entry, call);
-    return trace(entry, key, call);
+    bool replays = entry && entry->live.empty() && ready(*entry);
+    TensorList results = replays ? replay(entry, call) : trace(entry, key, call);
+    leave();
+    return results;
   }
 
   CompileStats stats() const {
     std::lock_guard lock(stats_->mutex);
     return stats_->numbers;
   }
-  std::vector<std::shared_ptr<const graph::Graph>> graphs() {
-    std::vector<std::shared_ptr<const graph::Graph>> list;
-    for_each_program([&](const graph::Program& program) { list.push_back(program.graph); });
-    return list;
+  graph::Shown show(const PrintOptions& options) {
+    graph::Shown shown;
+    for_each_program([&](const graph::Program& program) { shown.add(program, options); });
+    return shown;
   }
-  /// What was generated for each of the graphs.
-  std::vector<std::string> code(const PrintOptions& options) {
-    std::vector<std::string> list;
-    for_each_program([&](const graph::Program& program) {
-      list.push_back(options.code || options.assembly ? program.run->code(options.assembly) : "");
-    });
-    return list;
-  }
+  const std::string& name() const { return options_.name; }
   std::string explain() const;
 
  private:
@@ -270,6 +276,7 @@ class CompiledFunction {
       const Result& r = entry->results[i];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
+    for (const Input& in : entry->mutated) graph::let_go(trace, find_input(in, entry->traced, call.tensors));
     rebase_mutated(*entry, call, *node);
     TensorList late = make_views(*entry, call, false);
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -442,9 +449,14 @@ class CompiledFunction {
   }
 
   std::string explain_locked() const;
+  void leave(bool last = false) {
+    if (leaver_.wanted())
+      leaver_.leave([&](const PrintOptions& o) { return show(o); }, [&] { return explain(); }, last);
+  }
 
   CompileOptions options_;
   std::shared_ptr<CompiledStats> stats_;
+  graph::Leaver leaver_;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<Entry>>> entries_;
   std::vector<std::shared_ptr<Entry>> order_;
@@ -488,19 +500,14 @@ std::shared_ptr<CompiledFunction> make_compiled(CompileOptions options) {
 }
 TensorList run_compiled(CompiledFunction& function, Invocation& call) { return function.run(call); }
 CompileStats stats_of(const CompiledFunction& function) { return function.stats(); }
-std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function) { return function.graphs(); }
+std::vector<std::shared_ptr<const graph::Graph>> graphs_of(CompiledFunction& function) {
+  return function.show({.code = false}).graphs;
+}
 std::string explain(const CompiledFunction& function) { return function.explain(); }
 
-std::string print(CompiledFunction& function, const PrintOptions& options) {
-  std::string text;
-  auto graphs = function.graphs();
-  auto code = function.code(options);
-  for (size_t i = 0; i < graphs.size() && i < code.size(); ++i)
-    text += graph::to_string(*graphs[i]) + (code[i].empty() ? "" : "\n" + code[i]);
-  return text;
-}
+std::string print(CompiledFunction& function, const PrintOptions& options) { return function.show(options).text(); }
 std::string html(CompiledFunction& function, const PrintOptions& options) {
-  return graph::to_html(function.graphs(), "Compiled function", function.code(options));
+  return function.show(options).page(function.name());
 }
 
 }  // namespace detail

@@ -98,6 +98,9 @@ struct Trace {
 Tensor find_input(const Input& input, const Graph& graph, const TensorList& arguments);
 
 Trace trace_function(const std::string& name, const tutti::detail::Invocation& call);
+/// Before `written` (whose history ends in this run) gets the node that holds the run as its history: lets go of it.
+/// See Note [Written arguments].
+void let_go(Trace& trace, const Tensor& written);
 /// Puts the graph of a recorder in order: constants that are written, nodes that became nothing.
 Graph finish_graph(Recorder& recorder);
 Program make_program(Graph graph, const std::string& backend);
@@ -129,6 +132,7 @@ class CompiledNode final : public tutti::Node {
   void free_saved() override;
   void free_soon() override { last_ = true; }
   bool signature(std::string& key, TensorList& kept) const override;
+  void replace_saved(const Tensor& from, const Tensor& to) override;
 
   /// Of a call that ran the function itself: its own graph of nodes.
   void set_live(Trace trace) { live_ = std::make_unique<Trace>(std::move(trace)); }

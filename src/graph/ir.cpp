@@ -14,8 +14,8 @@ const char* name(Origin origin) {
 }
 
 const char* name(Kind kind) {
-  constexpr const char* names[] = {"call",        "alias",    "empty",        "resize", "version",
-                                   "set_version", "set_grad", "require_grad", "host",   "set_data"};
+  constexpr const char* names[] = {"call",     "alias",        "empty", "resize",   "version", "set_version",
+                                   "set_grad", "require_grad", "host",  "set_data", "wait"};
   return names[static_cast<size_t>(kind)];
 }
 

@@ -42,6 +42,32 @@ Tensor find_backward_input(const Input& in, const Graph& graph, const GradientBu
   }
 }
 
+// Note [Written arguments]
+// A tensor that the function has written shows the function's node as its history, and that node holds the run with all
+// its tensors and nodes: so none of those may hold the tensor, or neither would ever be freed. In the run, another
+// handle takes its place, with the same memory and with the history that the tensor had inside. (What holds it beside
+// the library, as the closure of a hook, holds it until backward has run.)
+void replace_in(Trace& trace, const Tensor& from, const Tensor& to) {
+  std::unordered_map<const tutti::Node*, bool> seen;
+  for (const Edge& e : trace.targets)
+    if (e.node) seen[e.node.get()] = true;  // what is behind them is not of this run
+  std::vector<tutti::Node*> open;
+  auto follow = [&](tutti::Node* node) {
+    if (node && seen.emplace(node, true).second) open.push_back(node);
+  };
+  for (const Edge& root : trace.roots) follow(root.node.get());
+  trace.recorder->for_each_inside([&](const Tensor& t) {
+    if (const AutogradMeta* meta = impl(t)->autograd) follow(meta->node.get());
+  });
+  while (!open.empty()) {
+    tutti::Node* node = open.back();
+    open.pop_back();
+    node->replace_saved(from, to);
+    for (const Edge& edge : node->edges) follow(edge.node.get());
+  }
+  trace.recorder->replace(from, to);
+}
+
 bool same_structure(const Graph& a, const Graph& b) {
   if (a.nodes.size() != b.nodes.size() || a.values.size() != b.values.size()) return false;
   for (size_t k = 0; k < a.nodes.size(); ++k)
@@ -50,6 +76,16 @@ bool same_structure(const Graph& a, const Graph& b) {
 }
 
 }  // namespace
+
+void let_go(Trace& trace, const Tensor& written) {
+  Edge history = gradient_edge(written);
+  Tensor inside = make_alias(written);
+  auto& meta = autograd_meta(inside);
+  meta.node = history.node;
+  meta.output = history.output;
+  meta.generation = autograd_meta(written).generation;
+  replace_in(trace, written, inside);
+}
 
 void CompiledNode::set_saved(const TensorList& tensors) {
   for (const Tensor& t : tensors) saved_.emplace_back(make_alias(t), false);
@@ -60,6 +96,13 @@ void CompiledNode::free_saved() {
   for (auto& s : saved_) s.reset();
   state_.call = {};
   freed_ = true;
+}
+
+void CompiledNode::replace_saved(const Tensor& from, const Tensor& to) {
+  for (auto& s : saved_) s.replace(from, to);
+  for (Tensor& t : state_.call.tensors)
+    if (t.defined() && t.is_same(from)) t = to;
+  if (live_) replace_in(*live_, from, to);
 }
 
 void CompiledNode::run(GradientBuffer& outputs, GradientBuffer& inputs) {

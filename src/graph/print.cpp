@@ -1,6 +1,7 @@
-// Graphs for people: as text and as a page.
+// Graphs for people, as text; page.cpp makes pages of the same words.
+#include "graph/print.h"
+
 #include "base/check.h"
-#include "tutti/graph/ir.h"
 
 namespace tutti::graph {
 namespace {
@@ -19,7 +20,9 @@ std::string type_text(const Type& t) {
   return text;
 }
 
-std::string list(const std::vector<ValueId>& values) {
+}  // namespace
+
+std::string list_text(const std::vector<ValueId>& values) {
   std::string text;
   for (ValueId v : values) text += (text.empty() ? "" : ", ") + value(v);
   return text;
@@ -36,8 +39,9 @@ std::string node_text(const Graph& graph, const Node& n) {
     if (memory != n.outputs[i]) to += fmt::format(" in %{}", memory);
   }
   std::string text = made.empty() ? "" : made + " = ";
+  if (n.starts) text += "start ";
   text += n.op ? n.op->name : name(n.kind);
-  std::string inside = list(n.inputs);
+  std::string inside = list_text(n.inputs);
   if (n.attributes.data) {
     std::string attributes = n.attributes.type->print(n.attributes.data);
     if (!attributes.empty()) inside += (inside.empty() ? "" : ", ") + attributes;
@@ -64,28 +68,13 @@ std::string input_text(const Graph& graph, const Input& in) {
 std::string group_text(const Graph& graph, size_t g) {
   const FusionGroup& group = graph.groups[g];
   return fmt::format("group {}: {} nodes over {}{}, reads {}, leaves {}", g, group.nodes.size(), group.sizes,
-                     group.reduces ? " and a reduction" : "", list(group.inputs), list(group.outputs));
+                     group.reduces ? " and a reduction" : "", list_text(group.inputs), list_text(group.outputs));
 }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '&')
-      out += "&amp;";
-    else
-      out += c;
-  }
-  return out;
+std::string life_text(const Graph& graph, const MemoryPlan::Life& life) {
+  bool leaves = static_cast<size_t>(life.last) >= graph.nodes.size();
+  return fmt::format("%{} {}-{}", life.value, life.first, leaves ? "end" : std::to_string(life.last));
 }
-
-constexpr const char* kStyle =
-    "body{font:14px sans-serif;margin:2em;max-width:80em}td{font:13px monospace;padding:1px 8px;white-space:pre-wrap}"
-    "tr.g0{background:#e8f2ff}tr.g1{background:#eafbe7}tr.g2{background:#fff5e0}tr.g3{background:#fbe9f4}"
-    "table{border-collapse:collapse}td:first-child{color:#888;text-align:right}";
-
-}  // namespace
 
 std::string to_string(const Graph& graph) {
   ModeGuard untraced(0, kTraceMode);
@@ -93,42 +82,18 @@ std::string to_string(const Graph& graph) {
   for (const Input& in : graph.inputs) text += "  " + input_text(graph, in) + "\n";
   for (size_t k = 0; k < graph.nodes.size(); ++k)
     text += fmt::format("  {:>3}  {}\n", k, node_text(graph, graph.nodes[k]));
-  text += "  return " + list(graph.outputs) + "\n";
+  text += "  return " + list_text(graph.outputs) + "\n";
   for (size_t g = 0; g < graph.groups.size(); ++g) text += "  " + group_text(graph, g) + "\n";
-  if (!graph.plan.bytes.empty())
-    text += fmt::format("  memory: {} buffers, {} bytes ({} without sharing)\n", graph.plan.bytes.size(),
-                        graph.plan.peak, graph.plan.without_reuse);
-  return text;
-}
-
-std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, const std::string& title,
-                    const std::vector<std::string>& code) {
-  ModeGuard untraced(0, kTraceMode);
-  std::string page = fmt::format(
-      "<!DOCTYPE html><html><head><meta charset=\"utf-8\"><title>{0}</title><style>{1}</style>"
-      "</head><body><h1>{0}</h1>\n",
-      escaped(title), kStyle);
-  for (size_t g = 0; g < graphs.size(); ++g) {
-    const auto& graph = graphs[g];
-    page += fmt::format("<h2>{}</h2><p>{} nodes, {} groups; memory: {} bytes in {} buffers, {} without sharing</p>\n",
-                        escaped(graph->name), graph->nodes.size(), graph->groups.size(), graph->plan.peak,
-                        graph->plan.bytes.size(), graph->plan.without_reuse);
-    page += "<table>\n";
-    for (const Input& in : graph->inputs)
-      page += fmt::format("<tr><td></td><td>{}</td></tr>\n", escaped(input_text(*graph, in)));
-    for (size_t k = 0; k < graph->nodes.size(); ++k) {
-      const Node& n = graph->nodes[k];
-      page += fmt::format("<tr{}><td>{}</td><td>{}</td></tr>\n",
-                          n.group == kNone ? "" : fmt::format(" class=\"g{}\"", n.group % 4), k,
-                          escaped(node_text(*graph, n)));
-    }
-    page += fmt::format("<tr><td></td><td>return {}</td></tr></table>\n", list(graph->outputs));
-    for (size_t i = 0; i < graph->groups.size(); ++i)
-      page += fmt::format("<p>{}</p>\n", escaped(group_text(*graph, i)));
-    if (g < code.size() && !code[g].empty())
-      page += fmt::format("<details><summary>generated code</summary><pre>{}</pre></details>\n", escaped(code[g]));
+  if (graph.plan.bytes.empty()) return text;
+  text += fmt::format("  memory: {} buffers, {} bytes ({} without sharing)\n", graph.plan.bytes.size(), graph.plan.peak,
+                      graph.plan.without_reuse);
+  for (size_t b = 0; b < graph.plan.bytes.size(); ++b) {
+    std::string lives;
+    for (const auto& life : graph.plan.lives)
+      if (life.buffer == static_cast<int32_t>(b)) lives += (lives.empty() ? "" : ", ") + life_text(graph, life);
+    text += fmt::format("    buffer {}: {} bytes for {}\n", b, graph.plan.bytes[b], lives);
   }
-  return page + "</body></html>\n";
+  return text;
 }
 
 }  // namespace tutti::graph

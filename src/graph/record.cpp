@@ -306,6 +306,32 @@ void Recorder::copied(const Tensor& original, const Tensor& copy) {
   NestedTracer::copied(original, copy);
 }
 
+// ---- After the run
+
+void Recorder::replace(const Tensor& from, const Tensor& to) {
+  std::lock_guard lock(mutex_);
+  auto swap = [&](Tensor& t) {
+    if (!t.defined()) return;
+    if (impl(t)->base.defined() && impl(t)->base.is_same(from)) impl(t)->base = to;
+    if (t.is_same(from)) t = to;
+  };
+  for (TensorList* list : {&tensors_, &kept_})
+    for (Tensor& t : *list) swap(t);
+  for (Met& m : met_) swap(m.tensor);
+  for (auto* map : {&handles_, &objects_})
+    if (auto it = map->find(impl(from)); it != map->end()) {
+      ValueId v = it->second;
+      map->erase(it);
+      map->emplace(impl(to), v);
+    }
+}
+
+void Recorder::for_each_inside(const std::function<void(const Tensor&)>& f) const {
+  for (const TensorList* list : {&tensors_, &kept_})
+    for (const Tensor& t : *list)
+      if (t.defined() && !objects_.count(impl(t))) f(t);
+}
+
 // ---- Effects
 
 void Recorder::resized(const Tensor& t, size_t bytes) {

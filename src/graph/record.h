@@ -33,6 +33,10 @@ class Recorder final : public NestedTracer {
   /// The value that is known for this tensor, or kNone.
   ValueId known(const Tensor& x) const;
   const Tensor& tensor(ValueId v) const { return tensors_[static_cast<size_t>(v)]; }
+  /// Keeps `to`, another handle on the same memory and history, in the place of the input `from`, which may go then.
+  void replace(const Tensor& from, const Tensor& to);
+  /// Calls f with each tensor that was met and is no input.
+  void for_each_inside(const std::function<void(const Tensor&)>& f) const;
 
   Graph& graph() { return graph_; }
   /// Leaves made inside: parameters that the function creates, or makes of its inputs.

@@ -22,6 +22,7 @@ class Verifier {
     }
     for (size_t k = 0; k < graph_.nodes.size(); ++k) check_node(static_cast<int32_t>(k));
     for (ValueId v : graph_.outputs) require(v == kNone || (valid(v) && known_[index(v)]), "an output is never made");
+    for (const Node& n : graph_.nodes) require(!n.starts || is_waited_for(n), "nobody waits for a collective");
     check_groups();
   }
 
@@ -64,6 +65,12 @@ class Verifier {
         require(graph_.memory_of(v) == graph_.memory_of(of), "a view does not share the memory of what it views");
       }
     }
+  }
+
+  bool is_waited_for(const Node& n) const {
+    for (const Node& wait : graph_.nodes)
+      if (wait.kind == Kind::wait && wait.inputs[0] == n.outputs[0]) return true;
+    return false;
   }
 
   void check_groups() {

@@ -170,5 +170,75 @@ TEST(Passes, VerifyNoticesWhatIsBroken) {
   expect_broken([](Graph& g) { g.nodes[0].kind = Kind::alias; }, "operator");
 }
 
+TEST(Passes, ViewsThatUndoEachOtherGo) {
+  Graph g = traced(
+      [](const TensorList& in) {
+        Tensor y = in[0].exp(), back = y.t().t();
+        return TensorList{back + in[0].t().t(), y.t().t()};
+      },
+      {x()});
+  fold_layouts(g);
+  remove_dead_code(g);
+  verify(g, "layout");
+  EXPECT_EQ(g.count("permute"), 0u) << to_string(g);
+  EXPECT_EQ(g.nodes.size(), 2u) << to_string(g);
+}
+
+TEST(Passes, AResultIsNeverAnArgumentsOwnHandle) {
+  Graph g = traced([](const TensorList& in) { return TensorList{in[0].t().t()}; }, {x()});
+  fold_layouts(g);
+  remove_dead_code(g);
+  EXPECT_EQ(g.count("permute"), 2u) << to_string(g);
+}
+
+TEST(Passes, CopiesForProductsGo) {
+  Graph g = traced(
+      [](const TensorList& in) {
+        Tensor transposed = in[0].t().contiguous(), used_twice = in[0].sin().t().contiguous();
+        return TensorList{matmul(transposed, in[0]), matmul(used_twice, in[0]) * used_twice.sum()};
+      },
+      {x()});
+  fold_layouts(g);
+  remove_dead_code(g);
+  verify(g, "layout");
+  EXPECT_EQ(g.count("copy"), 1u) << "the one that a sum reads stays\n" << to_string(g);
+}
+
+TEST(Passes, CopiesOfWhatIsWrittenLaterStay) {
+  Graph g = traced(
+      [](const TensorList& in) {
+        Tensor t = in[0] * 1, before = t.clone(), given = in[0].clone();
+        t.add_(1);
+        return TensorList{before + t, given};
+      },
+      {x()});
+  fold_layouts(g);
+  remove_dead_code(g);
+  EXPECT_EQ(g.count("copy"), 2u) << to_string(g);
+}
+
+// Products of matrices take any layout and add in the same order whatever it is; the others keep their copies.
+TEST(Passes, ProductsOfFoldedLayoutsAreTheSameBits) {
+  auto f = [](const Tensor& a, const Tensor& b) {
+    return TensorList{matmul(a.t().contiguous(), b), matmul(b.t().contiguous(), a), matmul(b.t(), a.contiguous())};
+  };
+  for (DType dtype : {DType::f32, DType::f64})
+    for (auto [m, k, n] : {std::tuple(1, 7, 5), std::tuple(64, 1, 3), std::tuple(3, 64, 1), std::tuple(17, 33, 65),
+                           std::tuple(128, 256, 96), std::tuple(300, 5, 300), std::tuple(1, 1000, 1),
+                           std::tuple(40, 4095, 50), std::tuple(40, 9000, 50)}) {
+      manual_seed(static_cast<uint64_t>(m * 1000 + n));
+      Tensor a = randn({k, m}, {.dtype = dtype}), b = randn({k, n}, {.dtype = dtype});
+      auto compiled = compile(f);
+      TensorList wanted = f(a, b);
+      compiled(a, b);
+      TensorList got = compiled(a, b);
+      if (m > 1 && n > 1 && k < 4096) {
+        EXPECT_EQ(compiled.graphs()[0]->count("copy"), 0u) << compiled.print({.code = false});
+      }
+      for (size_t i = 0; i < wanted.size(); ++i)
+        EXPECT_TRUE(test::identical(got[i], wanted[i])) << i << ": " << m << " " << k << " " << n << " " << name(dtype);
+    }
+}
+
 }  // namespace
 }  // namespace tutti::graph

@@ -142,7 +142,7 @@ Outcome run_program(const F& f, uint64_t seed, bool gradients) {
 
 /// Runs a program three times in both worlds, with other values each time.
 inline void compare_program(uint64_t seed) {
-  // An argument that a traced call writes, and whose backward never runs, is held by its own history: docs/compile.md.
+  // An argument that is written after an operator has saved it is held by its own history: docs/compile.md.
   [[maybe_unused]] Held held;
   SCOPED_TRACE("program " + std::to_string(seed));
   Program program(seed);

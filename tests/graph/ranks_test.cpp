@@ -46,6 +46,57 @@ TEST_P(CompiledRanks, CollectivesAreNodesAndGiveEagersBits) {
                    {});
 }
 
+// What begins early is waited for where it is needed, and nothing of it can be seen but in the graph.
+TEST_P(CompiledRanks, CollectivesOverlapWithWhatNeedsThemNot) {
+  for (int ranks : {2, 3, 4})
+    GetParam().spawn(ranks,
+                     [] {
+                       auto f = [](const Tensor& x, const Tensor& w) {
+                         Tensor busy = matmul(w, w), large = x.expand({2'000, 4}).contiguous();
+                         Tensor sum = fn::all_reduce(large), all = fn::all_gather_single(w),
+                                part = fn::reduce_scatter(all * 2);
+                         busy = matmul(busy, w);
+                         Tensor swapped = fn::all_to_all_single(all), first = fn::broadcast(w.sin());
+                         return sum.mean() + (busy * part).sum() + (swapped * 3).sum() + (first * w).sum();
+                       };
+                       auto compiled = compile(f);
+                       for (uint64_t i = 0; i < 3; ++i) {
+                         manual_seed(10 * i + static_cast<uint64_t>(rank()));
+                         Tensor x = randn({4}, f64).requires_grad_(), w = randn({4, 4}, f64).requires_grad_();
+                         Tensor x2 = x.detach().clone().requires_grad_(), w2 = w.detach().clone().requires_grad_();
+                         Tensor wanted = f(x, w), got = compiled(x2, w2);
+                         EXPECT_TRUE(identical(got, wanted));
+                         wanted.backward();
+                         got.backward();
+                         EXPECT_TRUE(identical(x2.grad(), x.grad()));
+                         EXPECT_TRUE(identical(w2.grad(), w.grad()));
+                       }
+                       EXPECT_EQ(compiled.stats().runs, 2);
+                       EXPECT_THAT(compiled.print({.code = false}),
+                                   testing::AllOf(HasSubstr("= start all_reduce("), HasSubstr("= start all_gather("),
+                                                  HasSubstr("  wait(%")));
+                     },
+                     {});
+}
+
+// A collective that has begun and that another rank will never join ends at its wait.
+TEST_P(CompiledRanks, ARankThatFailsEndsTheWaitsOfOthers) {
+  EXPECT_THROW(GetParam().spawn(2,
+                                [] {
+                                  Tensor w = ones({64, 64});
+                                  auto f = compile([&](const Tensor& x) {
+                                    Tensor sum = fn::all_reduce(x * 2);
+                                    Tensor busy = matmul(w, w);
+                                    return busy + sum.sum();
+                                  });
+                                  for (int i = 0; i < 2; ++i) f(ones({2'000}));
+                                  if (rank() == 1) throw ValueError("enough");
+                                  for (int i = 0; i < 20; ++i) f(ones({2'000}));
+                                },
+                                {}),
+               ValueError);
+}
+
 TEST_P(CompiledRanks, RanksThatWouldCallOthersLearnItAtOnce) {
   try {
     GetParam().spawn(2,

@@ -64,5 +64,6 @@ int run(const Words& words);
 int bench(const Words& words);
 int info(const Words& words);
 int trace(const Words& words);
+int graph(const Words& words);
 
 }  // namespace tutti::tool

@@ -17,6 +17,7 @@ constexpr Command kCommands[] = {
     {"bench", "measure collectives", bench},
     {"info", "what this build and this machine have", info},
     {"trace", "put the flight records of ranks together: who is slow, and a trace for Perfetto", trace},
+    {"graph", "run a program and show what it compiled: graphs, generated code, fusion groups, memory", graph},
 };
 
 int usage(FILE* to, int code) {

@@ -66,6 +66,7 @@ enum class Kind : uint8_t {
   require_grad,  // input 0, an input of the graph, requires a gradient from here on (`number`: whether)
   host,          // of a captured backward pass: node `number` of the pass runs itself, hooks and all
   set_data,      // input 0, an input of the graph, gets the memory and geometry of input 1
+  wait,          // until the collective that made input 0 is done; its results and inputs are the inputs
 };
 const char* name(Kind kind);
 
@@ -79,6 +80,7 @@ struct Node {
   uint32_t writes = 0;         // bit i: output i existed before and is written in place
   bool keeps_version = false;  // written under PreserveVersion
   bool absolute = false;
+  bool starts = false;  // a collective that only begins here; a `wait` comes later
   int64_t number = 0;
   int32_t group = kNone;   // the fusion group it belongs to
   std::string place = {};  // "train.cpp:12", of collectives
@@ -98,6 +100,12 @@ struct FusionGroup {
 
 /// Where values live: those whose lives do not meet share a buffer.
 struct MemoryPlan {
+  /// From the first node that needs the memory to the last, both included; results live on past the last node.
+  struct Life {
+    ValueId value;
+    int32_t buffer, first, last;
+  };
+  std::vector<Life> lives = {};         // in the order in which they begin
   std::vector<int32_t> buffer = {};     // of each value that owns memory made by the graph; -1 for others
   std::vector<int64_t> bytes = {};      // of each buffer
   int64_t peak = 0, without_reuse = 0;  // bytes
@@ -130,7 +138,7 @@ void verify(const Graph& graph, const char* after);
 
 /// The graph as text, a node a line; fusion groups and the plan of memory where they are known.
 std::string to_string(const Graph& graph);
-/// The same as a page to look at; `code` is what was generated for each, if anything.
+/// The same as a page to look at, with nothing beside it; `code` is what was generated for each, if anything.
 std::string to_html(const std::vector<std::shared_ptr<const Graph>>& graphs, const std::string& title,
                     const std::vector<std::string>& code = {});
 /// What the graph asks of other ranks, a line each: equal on all ranks, or they would wait for each other.

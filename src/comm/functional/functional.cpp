@@ -6,7 +6,9 @@
 
 #include "autograd/homes.h"
 #include "comm/algorithm/reduce.h"
+#include "comm/functional/arguments.h"
 #include "comm/functional/attributes.h"
+#include "comm/functional/start.h"
 #include "comm/group/call.h"
 #include "comm/group/check_call.h"
 #include "tutti/context.h"
@@ -17,91 +19,7 @@ namespace {
 
 using comm::check_at;
 
-// ---- Arguments
-
-void check_member(const Group& group, const Place& place, const char* name) {
-  const auto& ranks = group.ranks();
-  check_at<ValueError>(place, group.rank() >= 0, name, "rank {} is not a member of this group of ranks {}",
-                       context().rank, Shape(std::vector<int64_t>(ranks.begin(), ranks.end())));
-}
-template <class Options>
-Collective begin(const Options& o, const char* name) {
-  Collective a{.group = o.group.defined() ? o.group : world(), .timeout = o.timeout, .place = o.place};
-  check_member(a.group, a.place, name);
-  return a;
-}
-Collective begin_rooted(const RootOptions& o, const char* name) {
-  Collective a = begin(o, name);
-  a.root = o.root;
-  check_at<ValueError>(a.place, o.root >= 0 && o.root < a.group.size(), name, "root {} is not in a group of {}", o.root,
-                       a.group.size());
-  return a;
-}
-Collective begin_reduce(const ReduceOptions& o, const char* name, bool rooted = false) {
-  Collective a = begin(o, name);
-  if (rooted) a = begin_rooted({.root = o.root, .group = a.group, .timeout = o.timeout, .place = o.place}, name);
-  a.op = o.op;
-  a.factor = o.factor;
-  a.weight = o.weight;
-  a.order = o.order;
-  check_at<ValueError>(a.place, !o.factor || o.op == Reduce::sum, name, "factors are for sums");
-  check_at<ValueError>(a.place, !o.weight || o.op == Reduce::average, name, "weights are for averages");
-  return a;
-}
-
-void check_defined(const Tensor& x, const Collective& a, const char* name) {
-  check_at<ValueError>(a.place, x.defined(), name, "an argument is undefined");
-}
-void check_list(const TensorList& xs, const Collective& a, const char* name) {
-  check_at<ValueError>(a.place, xs.size() == a.size(), name, "{} tensors were given for a group of {}", xs.size(),
-                       a.size());
-  for (const Tensor& x : xs) {
-    check_defined(x, a, name);
-    check_at<DTypeError>(a.place, x.dtype() == xs[0].dtype(), name, "{} does not have the dtype of {}", x, xs[0]);
-    check_at<DeviceError>(a.place, x.device() == xs[0].device(), name, "{} is not on the device of {}", x, xs[0]);
-  }
-}
-// The shape of each rank's part: as given, or that of x.
-std::vector<Shape> shapes_for(const Tensor& x, const std::vector<Shape>& given, const Collective& a, const char* name) {
-  check_defined(x, a, name);
-  if (given.empty()) return std::vector<Shape>(a.size(), x.sizes());
-  check_at<ValueError>(a.place, given.size() == a.size(), name, "{} shapes were given for a group of {}", given.size(),
-                       a.size());
-  check_at<ShapeError>(a.place, given[a.rank()] == x.sizes(), name,
-                       "the shape given for rank {}, {}, is not that of {}", a.rank(), given[a.rank()], x);
-  return given;
-}
-void check_rows(const Tensor& x, const Collective& a, const char* name) {
-  check_defined(x, a, name);
-  check_at<ShapeError>(a.place, x.dim() >= 1, name, "{} has no dim to cut", x);
-}
-// Rows of each rank's part of x.
-Shape rows_of(const Tensor& x, const Shape& given, const Collective& a, const char* name) {
-  check_rows(x, a, name);
-  auto n = static_cast<int64_t>(a.size());
-  if (given.empty()) {
-    check_at<ShapeError>(a.place, x.size(0) % n == 0, name, "the first dim of {} does not divide into {} parts", x, n);
-    return Shape(a.size(), x.size(0) / n);
-  }
-  int64_t sum = 0;
-  for (int64_t r : given) {
-    check_at<ValueError>(a.place, r >= 0, name, "a part cannot have {} rows", r);
-    sum += r;
-  }
-  check_at<ShapeError>(a.place, given.size() == a.size() && sum == x.size(0), name,
-                       "splits {} do not cut {} into {} parts", given, x, n);
-  return given;
-}
-
-int64_t total(const Shape& rows) {
-  int64_t sum = 0;
-  for (int64_t r : rows) sum += r;
-  return sum;
-}
-Shape with_rows(Shape sizes, int64_t rows) {
-  sizes[0] = rows;
-  return sizes;
-}
+thread_local Work* starting = nullptr;  // see StartGuard
 
 // A backward pass is a collective of its own: ranks of which only some will make it must learn so now.
 bool will_be_recorded(std::span<const Tensor* const> inputs) {
@@ -222,7 +140,11 @@ void run_all_reduce(const Call& c) {
   NoGrad guard;
   TensorList outputs = outputs_of(c);
   for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(c.input(i).detach());
-  tutti::all_reduce(outputs, c.as<Collective>().reduce_options());
+  ReduceOptions options = c.as<Collective>().reduce_options();
+  if (starting && std::none_of(outputs.begin(), outputs.end(), [](const Tensor& y) { return y.is_sparse(); }))
+    *starting = tutti::all_reduce_async(outputs, options);
+  else
+    tutti::all_reduce(outputs, options);
 }
 
 const Operator all_reduce_op{
@@ -297,7 +219,11 @@ void infer_scatter_rows(const Call& c, std::span<TensorSpec> out) {
 void run_reduce_scatter_rows(const Call& c) {
   const auto& a = c.as<Collective>();
   NoGrad guard;
-  tutti::reduce_scatter(c.output(), split(c.input(0).detach(), a.rows, 0), a.reduce_options());
+  TensorList parts = split(c.input(0).detach(), a.rows, 0);
+  if (starting)
+    *starting = tutti::reduce_scatter_async(c.output(), parts, a.reduce_options());
+  else
+    tutti::reduce_scatter(c.output(), parts, a.reduce_options());
 }
 
 const Operator reduce_scatter_rows_op{
@@ -336,7 +262,11 @@ const Operator reduce_scatter_op{
     .cpu =
         [](const Call& c) {
           NoGrad guard;
-          tutti::reduce_scatter(c.output(), inputs_of(c), c.as<Collective>().reduce_options());
+          ReduceOptions options = c.as<Collective>().reduce_options();
+          if (starting)
+            *starting = tutti::reduce_scatter_async(c.output(), inputs_of(c), options);
+          else
+            tutti::reduce_scatter(c.output(), inputs_of(c), options);
         },
     .gradient =
         [](GradientCall& c) {
@@ -359,7 +289,10 @@ const Operator broadcast_op{
           const auto& a = c.as<Collective>();
           NoGrad guard;
           if (a.is_root()) c.output().copy_(c.input(0).detach());
-          tutti::broadcast(c.output(), a.root_options());
+          if (starting)
+            *starting = tutti::broadcast_async(c.output(), a.root_options());
+          else
+            tutti::broadcast(c.output(), a.root_options());
         },
     .gradient = [](GradientCall& c) { c.set(0, fn::reduce(c.grad(), c.as<Collective>().sum_options())); },
     .collective = true,
@@ -371,7 +304,11 @@ const Operator all_gather_op{
     .cpu =
         [](const Call& c) {
           NoGrad guard;
-          tutti::all_gather(outputs_of(c), c.input(0).detach(), c.as<Collective>().options());
+          CollectiveOptions options = c.as<Collective>().options();
+          if (starting)
+            *starting = tutti::all_gather_async(outputs_of(c), c.input(0).detach(), options);
+          else
+            tutti::all_gather(outputs_of(c), c.input(0).detach(), options);
         },
     .gradient =
         [](GradientCall& c) {
@@ -390,7 +327,11 @@ const Operator all_gather_rows_op{
         [](const Call& c) {
           const auto& a = c.as<Collective>();
           NoGrad guard;
-          tutti::all_gather(split(c.output(), a.rows, 0), c.input(0).detach(), a.options());
+          TensorList parts = split(c.output(), a.rows, 0);
+          if (starting)
+            *starting = tutti::all_gather_async(parts, c.input(0).detach(), a.options());
+          else
+            tutti::all_gather(parts, c.input(0).detach(), a.options());
         },
     .gradient =
         [](GradientCall& c) {
@@ -438,7 +379,9 @@ const Operator all_to_all_op{
     .cpu =
         [](const Call& c) {
           NoGrad guard;
-          tutti::all_to_all(outputs_of(c), inputs_of(c), c.as<Collective>().options());
+          CollectiveOptions options = c.as<Collective>().options();
+          if (starting) return void(*starting = tutti::all_to_all_async(outputs_of(c), inputs_of(c), options));
+          tutti::all_to_all(outputs_of(c), inputs_of(c), options);
         },
     .gradient =
         [](GradientCall& c) {
@@ -457,7 +400,10 @@ const Operator all_to_all_rows_op{
         [](const Call& c) {
           const auto& a = c.as<Collective>();
           NoGrad guard;
-          tutti::all_to_all(c.output(), c.input(0).detach(), a.rows, a.input_rows, a.options());
+          if (starting)
+            *starting = tutti::all_to_all_async(c.output(), c.input(0).detach(), a.rows, a.input_rows, a.options());
+          else
+            tutti::all_to_all(c.output(), c.input(0).detach(), a.rows, a.input_rows, a.options());
         },
     .gradient =
         [](GradientCall& c) {
@@ -468,6 +414,9 @@ const Operator all_to_all_rows_op{
 };
 
 }  // namespace
+
+StartGuard::StartGuard(Work& work) : outer_(std::exchange(starting, &work)) {}
+StartGuard::~StartGuard() { starting = outer_; }
 
 // ---- The functions
 

@@ -2,8 +2,10 @@
 
 #include "base/check.h"
 #include "base/small_vector.h"
+#include "comm/functional/start.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti::graph {
 namespace {
@@ -16,6 +18,7 @@ struct Runner::Run {
   TensorList values;
   std::vector<uint64_t> versions;  // remembered by nodes
   const Host* host;
+  std::vector<Work> works = {};  // begun by nodes
 };
 
 Runner::Runner(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) {
@@ -37,7 +40,8 @@ size_t Runner::run_fused(TensorList&, size_t) const { return 0; }
 TensorList Runner::run(TensorList inputs, const Host* host) const {
   NoGrad no_grad;
   ModeGuard plain(0, kAutocastMode);  // the graph has the casts in it
-  Run r{TensorList(graph_->values.size()), std::vector<uint64_t>(graph_->nodes.size()), host};
+  Run r{TensorList(graph_->values.size()), std::vector<uint64_t>(graph_->nodes.size()), host,
+        std::vector<Work>(graph_->nodes.size())};
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& in = graph_->inputs[i];
     r.values[at(in.value)] = in.fresh ? inputs[i].clone() : std::move(inputs[i]);
@@ -57,7 +61,7 @@ void Runner::step(Run& r, size_t k) const {
   const Node& n = graph_->nodes[k];
   switch (n.kind) {
     case Kind::call:
-      return call_operator(r, n);
+      return call_operator(r, n, k);
     case Kind::alias: {
       const Type& t = graph_->type(n.outputs[0]);
       const Tensor& x = r.values[at(n.inputs[0])];
@@ -73,6 +77,11 @@ void Runner::step(Run& r, size_t k) const {
     }
     case Kind::host:
       return call_host(r, n);
+    case Kind::wait: {
+      Work& work = r.works[static_cast<size_t>(graph_->values[at(n.inputs[0])].producer)];
+      if (work.defined()) work.wait();
+      return;
+    }
     default:
       return effect(r, n, k);
   }
@@ -86,7 +95,7 @@ int64_t Runner::offset_of(const Run& r, ValueId of, const Type& t) const {
   return t.offset + (x.storage_offset() - graph_->type(of).offset) * own / bytes;
 }
 
-void Runner::call_operator(Run& r, const Node& n) const {
+void Runner::call_operator(Run& r, const Node& n, size_t k) const {
   SmallVector<const Tensor*, 8> inputs;
   static const Tensor undefined;
   for (ValueId v : n.inputs) inputs.push_back(v == kNone ? &undefined : &r.values[at(v)]);
@@ -95,6 +104,8 @@ void Runner::call_operator(Run& r, const Node& n) const {
     if (n.is_written(i)) outputs[i] = r.values[at(n.outputs[i])];
   {
     ModeGuard mode(n.keeps_version ? uint32_t{kPreserveVersion} : 0, n.keeps_version ? 0 : uint32_t{kPreserveVersion});
+    std::optional<fn::StartGuard> start;
+    if (n.starts && !tracing()) start.emplace(r.works[k]);
     call(*n.op, inputs.span(), n.attributes, outputs.span());
   }
   for (size_t i = 0; i < outputs.size(); ++i)

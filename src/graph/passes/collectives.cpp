@@ -5,11 +5,21 @@
 namespace tutti::graph {
 namespace {
 
+// Larger ones gain nothing by company, and would begin later.
+constexpr int64_t kSmall = 1 << 20;
+
+int64_t bytes_of_inputs(const Graph& graph, const Node& n) {
+  int64_t bytes = 0;
+  for (ValueId v : n.inputs) bytes += bytes_of(graph.type(v));
+  return bytes;
+}
+
 bool can_join(const Graph& graph, const Node& a, const Node& b) {
   return a.op == b.op && a.attributes.type == b.attributes.type && !a.writes && !b.writes &&
          a.attributes.type->equal(a.attributes.data, b.attributes.data) &&
          graph.type(a.inputs[0]).dtype == graph.type(b.inputs[0]).dtype &&
-         graph.type(a.inputs[0]).device == graph.type(b.inputs[0]).device;
+         graph.type(a.inputs[0]).device == graph.type(b.inputs[0]).device &&
+         bytes_of_inputs(graph, a) + bytes_of_inputs(graph, b) <= kSmall;
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ void plan_memory(Graph& graph) {
     plan.bytes[at(best)] = std::max(plan.bytes[at(best)], life.bytes);
     free_from[at(best)] = life.end + 1;
     plan.buffer[at(life.memory)] = best;
+    plan.lives.push_back({life.memory, best, static_cast<int32_t>(life.begin), static_cast<int32_t>(life.end)});
   }
   for (int64_t b : plan.bytes) plan.peak += b;
   graph.plan = std::move(plan);

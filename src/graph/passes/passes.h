@@ -21,10 +21,14 @@ void functionalise(Graph& graph);
 void merge_common(Graph& graph);
 /// Copies that change neither values nor layout, of values that are not needed again, are left out.
 void remove_copies(Graph& graph);
-/// Neighbouring all_reduces of the same kind become one call for many tensors.
+/// Views that undo each other, and copies that only change a layout for products, which take any, are left out.
+void fold_layouts(Graph& graph);
+/// Neighbouring small all_reduces of the same kind become one call for many tensors.
 void bucket_collectives(Graph& graph);
 /// Fills graph.groups, and orders nodes so that those of a group are together.
 void find_groups(Graph& graph);
+/// Collectives begin as soon as they can and are waited for where they must be. Comes after find_groups().
+void overlap_collectives(Graph& graph);
 /// Fills graph.plan.
 void plan_memory(Graph& graph);
 

@@ -12,9 +12,16 @@ void optimise(Graph& graph) {
     void (*run)(Graph&);
   };
   constexpr Pass passes[] = {
-      {"dead code", remove_dead_code}, {"functionalisation", functionalise}, {"common subexpressions", merge_common},
-      {"copies", remove_copies},       {"dead code", remove_dead_code},      {"bucketing", bucket_collectives},
-      {"fusion", find_groups},         {"memory planning", plan_memory},
+      {"dead code", remove_dead_code},
+      {"functionalisation", functionalise},
+      {"common subexpressions", merge_common},
+      {"copies", remove_copies},
+      {"layout", fold_layouts},
+      {"dead code", remove_dead_code},
+      {"bucketing", bucket_collectives},
+      {"fusion", find_groups},
+      {"overlap", overlap_collectives},
+      {"memory planning", plan_memory},
   };
   for (const Pass& pass : passes) {
     pass.run(graph);
