@@ -75,14 +75,19 @@ Times measure_torch(int ranks, bool quick) {
   return found.size() == 3 ? Times{found[0], found[1], found[2]} : Times{};
 }
 
-double resident(const char* key) {
-  std::ifstream file("/proc/self/status");
+double resident(const char* key, const char* path = "/proc/self/status") {
+  std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
     if (line.starts_with(key)) return std::strtod(line.c_str() + std::strlen(key) + 1, nullptr) / 1024;
   return NAN;
 }
 
-// The most memory of a process that trains, in MiB: alone, or wrapped. What ranks share counts once.
+// The most memory of this process so far, in MiB. Of what ranks share, each has its part.
+double most_memory() {
+  return resident("VmHWM:") - resident("RssShmem:") + resident("Pss_Shmem:", "/proc/self/smaps_rollup");
+}
+
+// The most memory of a process that trains: alone, or wrapped.
 double peak(int ranks, bool wrapped) {
   auto found = numbers_of_ranks(spawn_processes, ranks, [&]() -> std::vector<double> {
     set_num_threads(1);
@@ -94,7 +99,7 @@ double peak(int ranks, bool wrapped) {
       run(Trainer{parallel::DistributedDataParallel(net)});
     else
       run(Trainer{net});
-    return {resident("VmHWM:") - resident("RssShmem:") * (ranks - 1) / ranks};
+    return {most_memory()};
   });
   return found.empty() ? NAN : found[0];
 }
@@ -217,7 +222,7 @@ double peak_sharded(int ranks, int how) {
       run(Trainer{parallel::DistributedDataParallel(whole())});
     else
       run(Trainer{sharded(how == 2)});
-    return {resident("VmHWM:") - resident("RssShmem:") * (ranks - 1) / ranks};
+    return {most_memory()};
   });
   return found.empty() ? NAN : found[0];
 }

@@ -188,8 +188,13 @@ void Reducer::finish_pass() {
     make_buckets();
     for (Bucket& b : buckets_) give_memory(b);
   }
+  end_pass();
+}
+
+void Reducer::end_pass() {
   sync_buffers();
   ++passes_;
+  // Who has joined would not take part.
   if (options_.checksum_every > 0 && passes_ % options_.checksum_every == 0 && !join_->session) check_equal();
 }
 
@@ -332,7 +337,7 @@ void Reducer::finish_with_graph() {
     }
   }
   if (!pass_.joined) note_unused(flags);
-  sync_buffers();
+  end_pass();
 }
 
 // Through these averages, backward makes collectives that ranks without inputs know nothing of.

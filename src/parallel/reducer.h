@@ -124,6 +124,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void hand_out(Entry& entry, uint8_t flags);
   void note_unused(const std::vector<uint8_t>& flags);
   void sync_buffers();
+  void end_pass();
   void wait_for_buckets(Clock::time_point waiting_since);
 
   const char* purpose_of(const Bucket& bucket) const;

@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -42,15 +41,6 @@ struct Here {
 std::string process_name() {
   static const std::string random(bytes_of(random_digest()));
   return fmt::format("{}/{}/{}", host_id(), ::getpid(), random);
-}
-
-/// The same for processes that see each other.
-std::string host_name() {
-  struct stat pids{}, shm{}, net{};
-  ::stat("/proc/self/ns/pid", &pids);
-  ::stat("/dev/shm", &shm);
-  ::stat("/proc/self/ns/net", &net);
-  return fmt::format("{}/{}/{}/{}", host_id(), pids.st_ino, shm.st_dev, net.st_ino);
 }
 
 bool is_thread_world(const Group& group) { return group.transport() == "threads"; }
@@ -92,7 +82,7 @@ std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
   mine.name = options.name;
   mine.pid = ::getpid();
   mine.process = process_name();
-  mine.host = host_name();
+  mine.host = host_id();
   mine.memory = fmt::format("{}/{}", mine.host, state->memory);
   std::unique_ptr<Opening> shm;
   if (!is_thread_world(group) && group.size() > 1) {

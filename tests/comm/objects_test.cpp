@@ -484,6 +484,9 @@ TEST(MonitoredBarrier, SubgroupsAndEndedRanks) {
 TEST(Hosts, RanksOfOneHost) {
   EXPECT_EQ(host_id(), host_id());
   EXPECT_GT(host_id().size(), 30u);
+  ::setenv("TUTTI_HOST", "here", 1);
+  EXPECT_EQ(host_id(), "here");
+  ::unsetenv("TUTTI_HOST");
   spawn_ranks(6, [] {
     EXPECT_EQ(world().split_by_host().size(), 6);
     Group host = world().split_by_host(rank() % 3 == 0 ? "a" : "b");

@@ -19,6 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using namespace test;  // NOLINT
 using Clock = std::chrono::steady_clock;
@@ -68,6 +69,29 @@ TEST(Processes, AreKilledInTheMiddleOfLargeCollectives) {
                          if (killer.joinable()) killer.join();
                        }),
                  RankFailure);
+}
+
+// Whether it had come or not: a rank that does not go on is named.
+TEST(Processes, ARankThatStopsIsNamedByTheTimeout) {
+  spawn(2, [] {
+    Tensor x = ones({8'000'000});
+    all_reduce(x, {.op = Reduce::max});
+    if (rank() == 1 && ::fork() == 0) {
+      std::this_thread::sleep_for(30ms);  // most of its time it is in the middle of a collective
+      ::kill(::getppid(), SIGSTOP);
+      std::this_thread::sleep_for(3500ms);
+      ::kill(::getppid(), SIGCONT);
+      ::_exit(0);
+    }
+    auto text = message_of<Error>([&] {
+      while (true) all_reduce(x, {.op = Reduce::max, .timeout = 2s});
+    });
+    if (rank() == 0) {
+      EXPECT_THAT(text, ContainsRegex("rank 1 (did not come|came, and stopped in the middle); its last"));
+    } else {
+      ::wait(nullptr);
+    }
+  });
 }
 
 TEST(Processes, ErrorsKeepClassRankAndText) {

@@ -35,6 +35,23 @@ TUTTI_RANK_TEST(Ddp, EqualsOneProcessWithAllBatches) {
   ddp.check_equal();
 }
 
+// Declared in another order than it is used.
+struct Backwards : nn::Module<Backwards> {
+  nn::Linear third{8, 3}, first{6, 8}, second{8, 8};
+  TUTTI_FIELDS(third, first, second)
+  Tensor forward(const Tensor& x) { return third(relu(second(relu(first(x))))); }
+};
+TUTTI_RANK_TEST(Ddp, BucketsFollowTheOrderOfBackward) {
+  DistributedDataParallel ddp(Backwards{}, {.bucket_bytes = 1});
+  for (int i = 0; i < 2; ++i) ddp(numbers({2, 6}, 1).to(DType::f32)).sum().backward();
+  std::vector<std::string> layers;
+  for (const auto& bucket : ddp.buckets())
+    for (const std::string& name : bucket)
+      if (layers.empty() || layers.back() != name.substr(0, name.find('.')))
+        layers.push_back(name.substr(0, name.find('.')));
+  EXPECT_EQ(layers, (std::vector<std::string>{"third", "second", "first"}));
+}
+
 TUTTI_RANK_TEST(Ddp, TellsHowLongItTook) {
   DistributedDataParallel ddp(seeded<Mlp>(), {.bucket_bytes = 300});
   EXPECT_EQ(ddp.communication_time().total, 0);

@@ -190,7 +190,7 @@ void train(const Features& f) {
   if (f[kSyncNorm]) norms->emplace(parallel::sync_batch_norms(net, world().subgroup(ranks_of(f))));
   DistributedDataParallel ddp(net, options_of(f));
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1}), alone(nets[0].parameters(), {.lr = 0.1});
-  double tolerance = f[kCompress] || f[kHalf] ? 0.05 : 1e-11;
+  double tolerance = f[kCompress] || f[kHalf] ? 0.01 : 1e-11;
   Table table;
   auto body = [&] {
     for (int step = 0; step < steps_of(f, rank()); ++step) {

@@ -546,7 +546,7 @@ struct ConvNet : nn::Module<ConvNet> {
   Tensor forward(const Tensor& x) { return conv2(relu(conv1(x))); }
 };
 TEST_F(ParityC, StridedGradLayout) {
-  for (DType dtype : {DType::f32, DType::bf16})
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       ConvNet net;
       net.to({.dtype = dtype, .format = format});

@@ -41,7 +41,7 @@ namespace comm {
 class RankGroup;
 }
 
-/// What tells this host from all others: its name, and the number of its start.
+/// What tells this host from others: TUTTI_HOST, or its name, start and namespaces. Ranks that share it share memory.
 std::string host_id();
 
 /// A cheap handle; copies are the same group. Any thread of a rank may use it. All collectives of a group happen in the

@@ -1,6 +1,5 @@
 // Ranks that somebody else started: who they are is in the environment.
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -76,20 +74,6 @@ std::optional<Started> find_starter() {
     return found;
   }
   return {};
-}
-
-// The same for processes that can share memory and see each other.
-std::string host_name() {
-  if (auto said = variable("TUTTI_HOST")) return *said;
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat pids{}, shm{}, net{};
-  ::stat("/proc/self/ns/pid", &pids);
-  ::stat("/dev/shm", &shm);
-  ::stat("/proc/self/ns/net", &net);
-  return fmt::format("{}/{}/{}/{}/{}", name, boot, pids.st_ino, shm.st_dev, net.st_ino);
 }
 
 std::chrono::milliseconds time_variable(const char* name, double seconds) {
@@ -246,7 +230,7 @@ void check_wishes(const Meeting& meeting, const std::vector<std::string>& wishes
 
 Meeting compare_notes(const Started& me, MeetingPlace& place) {
   auto key = [](int r) { return fmt::format("rank/{}", r); };
-  place.store().set(key(me.rank), host_name() + "\n" + variable("TUTTI_TRANSPORT").value_or(""));
+  place.store().set(key(me.rank), host_id() + "\n" + variable("TUTTI_TRANSPORT").value_or(""));
   Store::Keys keys;
   std::vector<std::string> missing;
   for (int r = 0; r < me.size; ++r) {

@@ -78,8 +78,12 @@ void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Call& 
   std::vector<int> missing;
   for (int r : ranks())
     if (r != me && !has_come(r)) missing.push_back(r);
+  bool all_came = missing.empty();
+  if (all_came)
+    for (int r : ranks())
+      if (r != me) missing.push_back(r);
   for (auto& [rank, last] : world_->ask_last_calls(missing, id_)) {
-    text += fmt::format("\n  rank {} did not come; {}", rank, last);
+    text += fmt::format("\n  rank {} {}; {}", rank, all_came ? "came, but not all data did" : "did not come", last);
     if (world_->local().has_ended(rank)) text += "; it has ended";
   }
   world_->fail(me, text, "TimeoutError");
@@ -94,7 +98,10 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
     return ready() || world_->failed();
   };
   while (!world_->wire().wait(std::min(deadline, Clock::now() + kWatch), come)) {
-    world_->watch(ranks(), has_come,
+    // Where all have come, one that has ended has done its part; a link that breaks now is one that data come by.
+    bool all_came = std::all_of(ranks().begin(), ranks().end(), has_come);
+    auto done = [&](int r) { return all_came ? world_->local().has_ended(r) : has_come(r); };
+    world_->watch(ranks(), done,
                   fmt::format("taking part in collective {} of a group of {}, which others wait for: {}", number,
                               size(), comm::describe(call)));
     if (Clock::now() >= deadline && !come()) time_out(has_come, call, number, timeout);

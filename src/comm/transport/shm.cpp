@@ -93,9 +93,12 @@ void ShmGroup::time_out(const Call& call, uint64_t number, std::chrono::millisec
   std::string text =
       fmt::format("rank {} waited {} in collective {}, {}:", me, seconds(timeout), number, comm::describe(call));
   for (int k = 0; k < size(); ++k) {
-    if (counters(k).calls.load() > number) continue;
+    bool came = counters(k).calls.load() > number, behind = counters(k).facts.load() < counters(me_).facts.load() ||
+                                                            counters(k).parts.load() < counters(me_).parts.load();
+    if (came && !behind) continue;
     int rank = ranks()[static_cast<size_t>(k)];
-    text += fmt::format("\n  rank {} did not come; {}", rank, world_->last_call(rank, id_));
+    text += fmt::format("\n  rank {} {}; {}", rank, came ? "came, and stopped in the middle" : "did not come",
+                        world_->last_call(rank, id_));
     if (world_->has_ended(rank)) text += "; it has ended";
   }
   world_->fail(me, text, "TimeoutError");
