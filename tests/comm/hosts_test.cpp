@@ -285,7 +285,7 @@ TEST_P(Engines, GroupsComeAndGoThousandsOfTimes) {
       if (round % 100 == 0) all_reduce_async(x, {.group = group}).wait();
     }
     EXPECT_LE(count("/proc/self/fd"), descriptors + 2);
-    EXPECT_EQ(count("/proc/self/task"), threads);
+    EXPECT_LE(count("/proc/self/task"), threads + 1);  // one that frees what a thread of its own was the last to hold
   });
 }
 

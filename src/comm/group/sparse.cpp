@@ -138,7 +138,12 @@ Work SparseSteps::start() {
   std::vector<int64_t> header;
   for (const SparsePart& part : parts_) part.add_header(header, false);
   headers_ = header_rooms(static_cast<int64_t>(header.size()), options_.group.size());
-  first_ = all_gather_async(headers_, tensor(header, kNumbers), gathering(options_));
+  try {
+    first_ = all_gather_async(headers_, tensor(header, kNumbers), gathering(options_));
+  } catch (...) {
+    result_ = nullptr;  // which holds this: nobody will complete it
+    throw;
+  }
   queue_->add(shared_from_this());
   first_.then([self = shared_from_this()] {
     self->end(self->first_, [&] {
