@@ -94,6 +94,27 @@ TEST(Processes, ARankThatStopsIsNamedByTheTimeout) {
   });
 }
 
+// A thread of the library ends them, or the one that waits: whichever sees the failure first.
+TEST(Processes, AFailureEndsAllThatWaitForMessages) {
+  auto body = [] {
+    std::vector<Work> works;
+    barrier();
+    if (rank() == 2) {
+      std::this_thread::sleep_for(30ms);
+      throw ValueError("no more");
+    }
+    try {
+      for (int64_t tag = 0; tag < 500; ++tag) works.push_back(recv_async(ones({4}), 1 - rank(), {.tag = tag}));
+    } catch (const RankFailure&) {  // already
+    }
+    while (!works.empty()) {
+      EXPECT_THROW(works.back().wait(), RankFailure);
+      works.pop_back();
+    }
+  };
+  for (int round = 0; round < 8; ++round) EXPECT_THROW(spawn(3, body), ValueError);
+}
+
 TEST(Processes, ErrorsKeepClassRankAndText) {
   auto text = message_of<IndexError>([] {
     spawn(3, [] {

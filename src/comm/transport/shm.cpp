@@ -331,6 +331,7 @@ bool ShmGroup::cancel(WorkState& work) {
   if (work.is_message) {
     if (!messages_->withdraw(work, false)) return false;
     work.complete(cancelled());
+    event().notify();
     return true;
   }
   auto call = queue_.withdraw(work);
@@ -367,8 +368,10 @@ void ShmGroup::move_messages() {
         return moved || stop_ || world_->failed();
       });
       world_->watch();
-      if (world_->failed())
+      if (world_->failed()) {
         for (auto& work : messages_->withdraw_all()) work->complete(world_->failure());
+        event().notify();  // who waits for one of them cannot withdraw it any more
+      }
       lock.lock();
       carrier_changed_.notify_all();
     }
@@ -422,7 +425,8 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
   if (give_up && !ended && !world_->failed()) return false;
   auto mine = messages_->withdraw(work, true);
   if (!mine) {  // completed by another thread this very moment
-    event().wait(Clock::time_point::max(), false, [&] { return work.settled(); });
+    while (!event().wait(Clock::now() + kWatch, false, [&] { return work.settled(); })) {
+    }
     return true;
   }
   if (ended)

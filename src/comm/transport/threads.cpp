@@ -520,8 +520,10 @@ bool ThreadGroup::cancel(WorkState& work) {
   int me = ranks()[static_cast<size_t>(work.rank)];
   if (work.is_message) {
     auto mine = mailboxes_.withdraw(work);
-    if (mine) work.complete(cancelled());
-    return mine.has_value();
+    if (!mine) return false;
+    work.complete(cancelled());
+    event_.notify();
+    return true;
   }
   Operation& op = operation(work.sequence);
   if (work.done() || !leave_early(op, work.sequence)) return false;
