@@ -65,7 +65,7 @@ Work broadcast_async(Tensor x, const RootOptions& options = {});
 void broadcast(const TensorList& xs, const RootOptions& options = {});
 Work broadcast_async(const TensorList& xs, const RootOptions& options = {});
 
-/// outputs[k] (or part k of output, cut along the first dim) becomes rank k's x. Sizes may differ between ranks.
+/// outputs[k] becomes rank k's x, whose sizes may differ; or part k of output, cut evenly along the first dim.
 void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});
 Work all_gather_async(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});
 void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& options = {});
