@@ -224,7 +224,7 @@ TEST(Processes, GroupsComeAndGoThousandsOfTimes) {
       if (round % 100 == 0) all_reduce_async(x, {.group = group}).wait();
     }
     EXPECT_LE(count("/proc/self/fd"), descriptors + 2);  // a rank that waits long looks after the two other processes
-    EXPECT_EQ(count("/proc/self/task"), threads);
+    EXPECT_LE(count("/proc/self/task"), threads + 1);    // one that frees what a thread of its own was the last to hold
   });
   EXPECT_EQ(shared_files(), 0);
 }
