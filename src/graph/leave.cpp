@@ -8,21 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "base/check.h"
+#include "tutti/io/file.h"
 
 namespace tutti::graph {
 namespace {
-
-// Whoever looks meanwhile sees the old file or the new one.
-bool write_file(const std::string& path, const std::string& text) {
-  std::string aside = path + ".part";
-  std::ofstream file(aside, std::ios::binary);
-  file << text;
-  file.close();
-  return file.good() && std::rename(aside.c_str(), path.c_str()) == 0;
-}
 
 PrintOptions wanted_code() {
   const char* wish = std::getenv("TUTTI_GRAPH_CODE");
@@ -65,8 +56,13 @@ void Leaver::leave(const std::function<Shown(const PrintOptions&)>& show, const 
   left_ = shown.graphs;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-  failed_ = !write_file(path_ + ".txt", shown.text() + about()) || !write_file(path_ + ".html", shown.page(name_));
-  if (failed_) std::fprintf(stderr, "tutti: cannot write %s.txt (TUTTI_GRAPH): %s\n", path_.c_str(), strerror(errno));
+  try {
+    io::write_atomically(path_ + ".txt", [&](io::Output& out) { out.write(shown.text() + about()); });
+    io::write_atomically(path_ + ".html", [&](io::Output& out) { out.write(shown.page(name_)); });
+  } catch (const FileError& e) {
+    failed_ = true;
+    std::fprintf(stderr, "tutti: cannot write %s.txt (TUTTI_GRAPH): %s\n", path_.c_str(), e.what());
+  }
 }
 
 }  // namespace tutti::graph

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "rpc/message.h"
+#include "tests/fuzz/rpc_bytes.h"
 #include "tests/support/fuzz.h"
 #include "tutti/tutti.h"
 
@@ -31,14 +32,6 @@ struct Whole {
   std::pair<DType, std::array<bool, 2>> pair;
   TUTTI_FIELDS(parts, either, flags, shape, pair)
 };
-
-std::string bytes_of(Message message) {
-  rpc::detail::Packed packed = rpc::detail::pack(std::move(message));
-  std::string bytes(reinterpret_cast<const char*>(&packed.header), sizeof packed.header);
-  bytes += packed.front;
-  if (packed.data) bytes.append(static_cast<const char*>(packed.data), packed.header.data_bytes);
-  return bytes;
-}
 
 }  // namespace
 

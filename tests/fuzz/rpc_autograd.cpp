@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "rpc/autograd/hooks.h"
 #include "rpc/message.h"
+#include "tests/fuzz/rpc_bytes.h"
 #include "tests/support/fuzz.h"
 #include "tutti/rpc.h"
 #include "tutti/tutti.h"
@@ -16,14 +17,6 @@ using dist_autograd::detail::message_hooks;
 using rpc::detail::Kind;
 using rpc::detail::Message;
 using rpc::detail::WireHeader;
-
-std::string bytes_of(Message message) {
-  rpc::detail::Packed packed = rpc::detail::pack(std::move(message));
-  std::string bytes(reinterpret_cast<const char*>(&packed.header), sizeof packed.header);
-  bytes += packed.front;
-  if (packed.data) bytes.append(static_cast<const char*>(packed.data), packed.header.data_bytes);
-  return bytes;
-}
 
 // Its first context has the same number in every session.
 std::string message_in_context(Kind kind, TensorList tensors) {

@@ -16,7 +16,25 @@ using test::identical;
 using test::Way;
 using testing::HasSubstr;
 
-class CompiledRanks : public testing::TestWithParam<Way> {};
+class CompiledRanks : public testing::TestWithParam<Way> {
+ protected:
+  /// Three times, of which two run from the graph: values and gradients have eager's bits.
+  template <class F, class Compiled>
+  static void expect_eagers_bits(const F& f, const Compiled& compiled, const Shape& sizes) {
+    for (uint64_t i = 0; i < 3; ++i) {
+      manual_seed(10 * i + static_cast<uint64_t>(rank()));
+      Tensor x = randn({4}, f64).requires_grad_(), w = randn(sizes, f64).requires_grad_();
+      Tensor x2 = x.detach().clone().requires_grad_(), w2 = w.detach().clone().requires_grad_();
+      Tensor wanted = f(x, w), got = compiled(x2, w2);
+      EXPECT_TRUE(identical(got, wanted));
+      wanted.backward();
+      got.backward();
+      EXPECT_TRUE(identical(x2.grad(), x.grad()));
+      EXPECT_TRUE(identical(w2.grad(), w.grad()));
+    }
+    EXPECT_EQ(compiled.stats().runs, 2);
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Ways, CompiledRanks, testing::ValuesIn(test::all_ways()),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -28,18 +46,7 @@ TEST_P(CompiledRanks, CollectivesAreNodesAndGiveEagersBits) {
                        return (a * b).sum() + fn::all_gather_single(x).cos().sum();
                      };
                      auto compiled = compile(f);
-                     for (uint64_t i = 0; i < 3; ++i) {
-                       manual_seed(10 * i + static_cast<uint64_t>(rank()));
-                       Tensor x = randn({4}, f64).requires_grad_(), w = randn({4}, f64).requires_grad_();
-                       Tensor x2 = x.detach().clone().requires_grad_(), w2 = w.detach().clone().requires_grad_();
-                       Tensor wanted = f(x, w), got = compiled(x2, w2);
-                       EXPECT_TRUE(identical(got, wanted));
-                       wanted.backward();
-                       got.backward();
-                       EXPECT_TRUE(identical(x2.grad(), x.grad()));
-                       EXPECT_TRUE(identical(w2.grad(), w.grad()));
-                     }
-                     EXPECT_EQ(compiled.stats().runs, 2);
+                     expect_eagers_bits(f, compiled, {4});
                      EXPECT_EQ(compiled.graphs()[0]->count("all_reduce"), 1u) << "two in one bucket\n"
                                                                               << compiled.print();
                    },
@@ -60,18 +67,7 @@ TEST_P(CompiledRanks, CollectivesOverlapWithWhatNeedsThemNot) {
                          return sum.mean() + (busy * part).sum() + (swapped * 3).sum() + (first * w).sum();
                        };
                        auto compiled = compile(f);
-                       for (uint64_t i = 0; i < 3; ++i) {
-                         manual_seed(10 * i + static_cast<uint64_t>(rank()));
-                         Tensor x = randn({4}, f64).requires_grad_(), w = randn({4, 4}, f64).requires_grad_();
-                         Tensor x2 = x.detach().clone().requires_grad_(), w2 = w.detach().clone().requires_grad_();
-                         Tensor wanted = f(x, w), got = compiled(x2, w2);
-                         EXPECT_TRUE(identical(got, wanted));
-                         wanted.backward();
-                         got.backward();
-                         EXPECT_TRUE(identical(x2.grad(), x.grad()));
-                         EXPECT_TRUE(identical(w2.grad(), w.grad()));
-                       }
-                       EXPECT_EQ(compiled.stats().runs, 2);
+                       expect_eagers_bits(f, compiled, {4, 4});
                        EXPECT_THAT(compiled.print({.code = false}),
                                    testing::AllOf(HasSubstr("= start all_reduce("), HasSubstr("= start all_gather("),
                                                   HasSubstr("  wait(%")));

@@ -15,12 +15,7 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace test;  // NOLINT
 
-Words tutti_graph(const Words& options, const Words& command) {
-  Words words{TUTTI_TOOL, "graph"};
-  words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), command.begin(), command.end());
-  return words;
-}
+Words tutti_graph(const Words& options, const Words& command) { return tutti_command("graph", options, command); }
 
 // A test of this program, run by the tool.
 Words this_test(const std::string& name) {

@@ -21,6 +21,14 @@ namespace tutti::test {
 
 using Words = std::vector<std::string>;
 
+/// tutti <name> options... command...
+inline Words tutti_command(const std::string& name, const Words& options, const Words& command) {
+  Words words{TUTTI_TOOL, name};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
 /// A folder that goes with it.
 class Folder {
  public:

@@ -22,12 +22,7 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace test;  // NOLINT
 
-Words tutti_run(const Words& options, const Words& command) {
-  Words words{TUTTI_TOOL, "run"};
-  words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), command.begin(), command.end());
-  return words;
-}
+Words tutti_run(const Words& options, const Words& command) { return tutti_command("run", options, command); }
 Words shell(const std::string& script) { return {"sh", "-c", script}; }
 
 std::set<std::string> lines(const std::string& text) {

@@ -18,7 +18,7 @@ struct Runner::Run {
   TensorList values;
   std::vector<uint64_t> versions;  // remembered by nodes
   const Host* host;
-  std::vector<Work> works = {};  // begun by nodes
+  std::vector<Work> works = {};  // begun by nodes; empty until one is
 };
 
 Runner::Runner(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) {
@@ -40,8 +40,7 @@ size_t Runner::run_fused(TensorList&, size_t) const { return 0; }
 TensorList Runner::run(TensorList inputs, const Host* host) const {
   NoGrad no_grad;
   ModeGuard plain(0, kAutocastMode);  // the graph has the casts in it
-  Run r{TensorList(graph_->values.size()), std::vector<uint64_t>(graph_->nodes.size()), host,
-        std::vector<Work>(graph_->nodes.size())};
+  Run r{TensorList(graph_->values.size()), std::vector<uint64_t>(graph_->nodes.size()), host};
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& in = graph_->inputs[i];
     r.values[at(in.value)] = in.fresh ? inputs[i].clone() : std::move(inputs[i]);
@@ -78,6 +77,7 @@ void Runner::step(Run& r, size_t k) const {
     case Kind::host:
       return call_host(r, n);
     case Kind::wait: {
+      if (r.works.empty()) return;
       Work& work = r.works[static_cast<size_t>(graph_->values[at(n.inputs[0])].producer)];
       if (work.defined()) work.wait();
       return;
@@ -105,7 +105,10 @@ void Runner::call_operator(Run& r, const Node& n, size_t k) const {
   {
     ModeGuard mode(n.keeps_version ? uint32_t{kPreserveVersion} : 0, n.keeps_version ? 0 : uint32_t{kPreserveVersion});
     std::optional<fn::StartGuard> start;
-    if (n.starts && !tracing()) start.emplace(r.works[k]);
+    if (n.starts && !tracing()) {
+      r.works.resize(graph_->nodes.size());
+      start.emplace(r.works[k]);
+    }
     call(*n.op, inputs.span(), n.attributes, outputs.span());
   }
   for (size_t i = 0; i < outputs.size(); ++i)
