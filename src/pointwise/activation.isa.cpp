@@ -93,7 +93,7 @@ struct Celu : Floating {
 struct Gelu : Floating {
   template <class X>
   TUTTI_HD static auto value(X x) {
-    return detail::rectified_far_out(x, x * 0.5 * (1.0 + erf(x * 0.70710678118654752440)));
+    return detail::rectified_far_out(x, x * normal_cdf(x));
   }
 };
 
