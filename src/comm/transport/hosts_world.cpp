@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "base/check.h"
-#include "base/cores.h"
 #include "comm/transport/hosts.h"
 #include "comm/transport/progress.h"
 #include "comm/transport/shm.h"
@@ -21,10 +20,9 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return {data, data + text.size()};
 }
 
-std::unique_ptr<Wire> make_wire(int rank, int size, const StorePtr& store, const HostsOptions& o) {
-  if (o.engine == "gloo") return make_gloo_wire(rank, size, store, o.address);
-  auto here = std::count(o.host_of.begin(), o.host_of.end(), o.host_of[static_cast<size_t>(rank)]);
-  return make_ucx_wire(rank, size, store, here <= static_cast<int64_t>(process_cores().size()));
+std::unique_ptr<Wire> make_wire(const ProcessWorld& local, const StorePtr& store, const HostsOptions& o) {
+  if (o.engine == "gloo") return make_gloo_wire(local.rank(), local.size(), store, o.address);
+  return make_ucx_wire(local.rank(), local.size(), store, local.spin());
 }
 
 }  // namespace
@@ -60,7 +58,7 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
                    options_.silence);
   keeper_ = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   try {
-    wire_ = make_wire(me, size(), store_, options_);
+    wire_ = make_wire(*local_, store_, options_);
     to_wake_.store(wire_.get());
     shake_hands();
   } catch (const CancelledError&) {  // by the keeper, since a rank has failed
