@@ -21,7 +21,7 @@ void SpinLimit::enough(int used) {
   if (spins < 2 * used) spins_.store(std::min(kMost, 2 * used), std::memory_order_relaxed);
 }
 void SpinLimit::in_vain() {
-  spins_.store(std::max(kLeast, spins_.load(std::memory_order_relaxed) / 2), std::memory_order_relaxed);
+  spins_.store(std::max(kLeast, spins_.load(std::memory_order_relaxed) * 3 / 4), std::memory_order_relaxed);
 }
 
 namespace {

@@ -33,7 +33,7 @@ bool stack_is_deep();
 /// How often to look before going to sleep.
 class SpinLimit {
  public:
-  static constexpr int kMost = 8000, kLeast = 8, kTry = 64;
+  static constexpr int kMost = 8000, kLeast = 8, kTry = 16;
   explicit SpinLimit(bool spin) : spin_(spin) {}
   int next();
   void enough(int used);
