@@ -88,6 +88,7 @@ const Operator sparse_add_dense_op{
           c.set(0, c.grad());
           c.set(1, c.grad());
         },
+    .in_place = 1,
     .sparse = true,
 };
 
