@@ -41,7 +41,7 @@ struct SoftsignRule {
 }  // namespace detail
 
 /// max(x, 0). Its derivative at 0 is 0.
-struct Relu : Real {
+struct Relu : Real, KeepsZero {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return select(x <= 0.0, 0.0, x);
