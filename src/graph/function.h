@@ -1,6 +1,7 @@
 // What is behind a compiled function: entries, each a trace with its guards, its graphs and how results are made.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -67,6 +68,11 @@ struct Backward {
 
 /// One trace of the function: everything needed to do the same again.
 struct Entry {
+  /// Unlike its address, never that of another one.
+  const uint64_t id = [] {
+    static std::atomic<uint64_t> next = 0;
+    return ++next;
+  }();
   std::string name;
   std::vector<std::string> facts;  // what the guards say, for people
   Graph traced;                    // as recorded
@@ -144,8 +150,8 @@ struct CallState {
 /// The one node of a compiled function.
 class CompiledNode final : public tutti::Node {
  public:
-  CompiledNode(CallState state) : state_(std::move(state)) {}
-  std::string name() const override { return "compiled " + state_.entry->name; }
+  CompiledNode(CallState state) : state_(std::move(state)), name_("compiled " + state_.entry->name) {}
+  std::string name() const override { return name_; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;
   void free_soon() override { last_ = true; }
@@ -166,6 +172,7 @@ class CompiledNode final : public tutti::Node {
   Trace run_again();
 
   CallState state_;
+  std::string name_;
   std::unique_ptr<Trace> live_;
   std::vector<SavedTensor> saved_;
   bool freed_ = false, last_ = false;

@@ -115,6 +115,8 @@ void CompiledNode::free_saved() {
   live_.reset();
   for (auto& s : saved_) s.reset();
   state_.call = {};
+  // A captured tensor that the function has written is held by the entry, and holds this node as its history.
+  state_.entry.reset();
   freed_ = true;
 }
 
@@ -174,7 +176,7 @@ bool CompiledNode::signature(std::string& key, TensorList& kept) const {
   const Entry* entry = state_.entry.get();
   std::lock_guard lock(state_.entry->mutex);
   if (entry->backwards.empty()) return false;
-  key.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+  key.append(reinterpret_cast<const char*>(&entry->id), sizeof entry->id);
   for (size_t i = 0; i < saved_.size(); ++i) kept.push_back(saved_value(entry->saved[i]));
   return true;
 }
