@@ -236,8 +236,26 @@ class CompiledFunction {
       return other->batch != entry->batch && have_one_form(*other, *entry, entry->why);
     });
     if (known) entry->why.clear();
-    family.push_back(entry);
+    auto place = std::find_if(family.begin(), family.end(), [&](auto& other) { return other->batch > entry->batch; });
+    family.insert(place, entry);
+    if (family.size() > kSamples) forget_sample(family);
     return known;
+  }
+
+  // One that would be fitted just so, were it not there. Sizes that grow from call to call would become many.
+  void forget_sample(std::vector<std::shared_ptr<Entry>>& family) {
+    std::string why;
+    for (size_t i = 1; i + 1 < family.size(); ++i) {
+      std::shared_ptr<Entry> low = family[i - 1], here = family[i], high = family[i + 1];
+      bool between = low->batch < here->batch && here->batch < high->batch;
+      if (!between || !have_one_form(*low, *here, why) || !have_one_form(*here, *high, why) ||
+          !have_one_form(*low, *high, why))
+        continue;
+      family.erase(family.begin() + static_cast<std::ptrdiff_t>(i));
+      std::erase(order_, here);
+      for (auto& [key, list] : entries_) std::erase(list, here);
+      return;
+    }
   }
 
   // Until its backward graph is known, a function that changes others' tensors must run itself: see Note [Backward
@@ -509,7 +527,7 @@ class CompiledFunction {
       leaver_.leave([&](const PrintOptions& o) { return show(o); }, [&] { return explain(); }, last);
   }
 
-  static constexpr size_t kFitted = 64;  // batch sizes whose graphs are kept
+  static constexpr size_t kFitted = 64, kSamples = 8;  // batch sizes whose graphs are kept: fitted, and traced
 
   CompileOptions options_;
   std::shared_ptr<CompiledStats> stats_;

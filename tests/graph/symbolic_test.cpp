@@ -236,6 +236,18 @@ TEST(Symbolic, OldSizesAreForgottenAndFittedAgain) {
   EXPECT_EQ(f.stats().fitted, 2 * 97);
 }
 
+// Each is traced, as it is larger than all before; but not all of them are kept.
+TEST(Symbolic, SizesThatGrow) {
+  nn::Linear net(2, 3, {.dtype = f64});
+  auto step = [&](const Tensor& x) { return net(x).reshape({-1}).sin(); };
+  auto f = compile(step, {.dynamic_batch = true, .limit = 4});
+  for (int turn = 0; turn < 2; ++turn)
+    for (int64_t n = 2; n < 40; ++n) compare_step(step, f, {2}, n, net.parameters());
+  EXPECT_EQ(f.stats().traces, 38);
+  EXPECT_EQ(f.stats().recompilations, 0) << f.explain();
+  EXPECT_LE(f.graphs().size(), 2 * 9);
+}
+
 TEST(Symbolic, RandomProgramsGiveTheBitsOfEagerForManySizes) {
   int64_t fitted = 0;
   for (uint64_t seed = 1; seed <= 1200 && !testing::Test::HasFailure(); ++seed)
