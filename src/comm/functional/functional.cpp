@@ -160,6 +160,7 @@ const Operator all_reduce_op{
           set_all(c, all);
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator all_reduce_chosen_op{
     .name = "all_reduce",
@@ -173,6 +174,7 @@ const Operator all_reduce_chosen_op{
     .saves_inputs = 1,
     .saves_outputs = 1,
     .collective = true,
+    .can_start = true,
 };
 
 void run_reduce(const Call& c) {
@@ -236,6 +238,7 @@ const Operator reduce_scatter_rows_op{
           c.set(0, scaled(fn::all_gather_single(c.grad(), a.options(), a.rows), linear_scale(a)));
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator reduce_scatter_rows_chosen_op{
     .name = "reduce_scatter",
@@ -251,6 +254,7 @@ const Operator reduce_scatter_rows_chosen_op{
     .saves_inputs = 1,
     .saves_outputs = 1,
     .collective = true,
+    .can_start = true,
 };
 const Operator reduce_scatter_op{
     .name = "reduce_scatter",
@@ -277,6 +281,7 @@ const Operator reduce_scatter_op{
           set_all(c, all);
         },
     .collective = true,
+    .can_start = true,
 };
 
 // ---- Copies
@@ -296,6 +301,7 @@ const Operator broadcast_op{
         },
     .gradient = [](GradientCall& c) { c.set(0, fn::reduce(c.grad(), c.as<Collective>().sum_options())); },
     .collective = true,
+    .can_start = true,
 };
 
 const Operator all_gather_op{
@@ -316,6 +322,7 @@ const Operator all_gather_op{
           c.set(0, fn::reduce_scatter(grads(c, a.shapes), a.sum_options()));
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator all_gather_rows_op{
     .name = "all_gather",
@@ -339,6 +346,7 @@ const Operator all_gather_rows_op{
           c.set(0, fn::reduce_scatter(c.grad(), a.sum_options(), a.rows));
         },
     .collective = true,
+    .can_start = true,
 };
 
 const Operator gather_op{
@@ -389,6 +397,7 @@ const Operator all_to_all_op{
           set_all(c, fn::all_to_all(grads(c, a.shapes), a.options(), input_shapes(c)));
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator all_to_all_rows_op{
     .name = "all_to_all",
@@ -411,6 +420,7 @@ const Operator all_to_all_rows_op{
           c.set(0, fn::all_to_all_single(c.grad(), a.input_rows, a.rows, a.options()));
         },
     .collective = true,
+    .can_start = true,
 };
 
 }  // namespace
