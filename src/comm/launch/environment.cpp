@@ -281,10 +281,28 @@ std::shared_ptr<ProcessWorld> make_local(const Started& me, const Meeting& meeti
   return world;
 }
 
+// Engines between hosts hear by a server of ranks that end. Ranks of one host that met by a file find one of their own
+// there, which is rank 0.
+std::shared_ptr<TcpStore> serve_here(const Started& me, MeetingPlace& place, const Times& times) {
+  TcpStoreOptions options{.host = "127.0.0.1", .serve = me.rank == 0, .timeout = times.timeout, .grace = times.silence};
+  if (me.rank == 0) {
+    std::random_device random;
+    options.secret = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+    auto server = std::make_shared<TcpStore>(options);
+    place.store().set("server", fmt::format("{} {}", server->port(), options.secret));
+    return server;
+  }
+  std::string where = place.get("server", "rank 0 came, but serves nothing");
+  options.port = static_cast<uint16_t>(std::stoi(where));
+  options.secret = where.substr(where.find(' ') + 1);
+  return std::dynamic_pointer_cast<TcpStore>(join_store(me, options));
+}
+
 // The address of this host as the others reach it: the one from which it reaches the meeting place.
 std::string own_address(const Started& me) {
   if (auto said = variable("TUTTI_ADDRESS")) return *said;
-  std::string master = variable("MASTER_ADDR").value_or("127.0.0.1");
+  if (!variable("MASTER_ADDR")) return "127.0.0.1";
+  std::string master = *variable("MASTER_ADDR");
   return me.rank == 0 ? master : store::address_towards(master, static_cast<uint16_t>(*number("MASTER_PORT")));
 }
 
@@ -308,10 +326,10 @@ Worlds make_worlds(const Started& me) {
     return worlds;
   }
   auto tcp = place.tcp();
-  check<ValueError>(tcp != nullptr, "world",
-                    "ranks that do not share a host, or ask for {}, meet at MASTER_ADDR and MASTER_PORT: set both, the "
-                    "same for all ranks",
-                    meeting.transport);
+  check<ValueError>(tcp || meeting.hosts == 1, "world",
+                    "ranks that do not share a host meet at MASTER_ADDR and MASTER_PORT: set both, the same for all "
+                    "ranks");
+  if (!tcp) tcp = serve_here(me, place, times);
   worlds.hosts = std::make_shared<HostsWorld>(worlds.local, tcp, prefix,
                                               HostsOptions{.host_of = meeting.host_of,
                                                            .engine = choice.engine,

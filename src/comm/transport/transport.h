@@ -60,7 +60,8 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// The group of these ranks of this group, in this order. `rank` calls it: -1 where it is none of them.
   virtual std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) = 0;
 
-  /// This rank's program is about to end because of an error: the others are told. `kind` is the error's class.
+  /// This rank cannot go on because of an error, and will not be met again: the others are told, and the world has
+  /// failed. `kind` is the error's class.
   virtual void fail([[maybe_unused]] int rank, [[maybe_unused]] const std::string& kind,
                     [[maybe_unused]] const std::string& text) {}
   /// Ends this rank as a fault on purpose: its process, unless a rank is less than that.
