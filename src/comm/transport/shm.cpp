@@ -12,6 +12,11 @@ namespace {
 constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr auto kWatch = std::chrono::milliseconds(20);  // how often a rank that waits looks for dead processes
 
+/// What share() writes in place of facts.
+struct Shown {
+  uint64_t part = 0, bytes = 0;
+};
+
 std::string seconds(std::chrono::nanoseconds time) {
   return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
 }
@@ -319,6 +324,23 @@ void ShmGroup::read_part(const Streams& s, int64_t index) {
     void* target = c.to + (lo - c.offset);
     reduce_into(s.reduction, sources, {&target, 1}, (hi - lo) / element);
   }
+}
+
+uint64_t ShmGroup::share(std::span<const std::byte> bytes) {
+  counters(me_).calls.store(++next_, std::memory_order_release);
+  uint64_t number = next_long_;
+  Shown shown{next_part_++, bytes.size()};
+  std::memcpy(facts(me_, number), &shown, sizeof shown);
+  if (!bytes.empty()) std::memcpy(part(me_, shown.part), bytes.data(), bytes.size());
+  counters(me_).facts.store(++next_long_);
+  event().notify();
+  return number;
+}
+
+std::span<const std::byte> ShmGroup::shared(int rank, uint64_t number) const {
+  Shown shown;
+  std::memcpy(&shown, facts(rank, number), sizeof shown);
+  return {part(rank, shown.part), shown.bytes};
 }
 
 void ShmGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) {

@@ -14,6 +14,8 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
+#include <span>
 #include <thread>
 
 #include "comm/transport/call_queue.h"
@@ -47,8 +49,20 @@ class ShmGroup : public Transport {
   std::shared_ptr<std::byte> memory(int rank, size_t bytes) override;
   void memory_found() override;
 
+  /// For groups that this one is a part of, which compare their calls themselves: shows bytes to all other ranks. Each
+  /// rank does so in its turn, waits until has_shared() says so of all, and reads what it wants before it calls anything
+  /// else. Returns the number by which the others' are found.
+  static constexpr size_t kShare = 128 << 10;
+  uint64_t share(std::span<const std::byte> bytes);
+  bool has_shared(int rank, uint64_t number) const { return counters(rank).facts.load() > number; }
+  std::span<const std::byte> shared(int rank, uint64_t number) const;
+  /// Until ready() says yes, or that time.
+  bool wait_for(Clock::time_point until, const std::function<bool()>& ready) {
+    return event().wait(until, world_->spin(), ready);
+  }
+
  private:
-  static constexpr int64_t kPart = 128 << 10;  // bytes
+  static constexpr int64_t kPart = kShare;
   static constexpr int64_t kLeast = 8 << 10;   // that are worth a rank's coming
   static constexpr uint64_t kParts = 4;
   struct Shared {
