@@ -153,7 +153,7 @@ TEST_P(HostRounds, SmallCallsTakeAMessageBetweenTwoHosts) {
     auto& group = dynamic_cast<comm::HostsGroup&>(*world().handle()->group);
     auto sent = [&] {
       std::vector<int64_t> counts;
-      for (int k = 0; k < world_size(); ++k) counts.push_back(static_cast<int64_t>(group.wire().sent(k)));
+      for (int k = 0; k < world_size(); ++k) counts.push_back(static_cast<int64_t>(group.hosts().wire().sent(k)));
       return counts;
     };
     Tensor x = ones({5});
@@ -194,6 +194,16 @@ TEST_P(HostRounds, AMismatchOfLargeCallsLeavesNothingBehind) {
       expect("the roots differ", [&] { broadcast(x, {.root = me == odd ? 1 : 0}); });
     }
   });
+}
+
+// Ranks may end after a mismatch, whatever is still on its way to them.
+TEST_P(HostRounds, AMismatchMayBeTheLastCall) {
+  for (int round = 0; round < 5; ++round)
+    spawn([&] {
+      Tensor x = ones({3 * kLarge});
+      all_reduce(x);
+      EXPECT_THROW(rank() == round % 4 ? broadcast(x) : all_reduce(x), MismatchError);
+    });
 }
 
 // Ranks cannot know of uneven calls whether others see them as large.

@@ -45,6 +45,7 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsWorld> world, std::vector<int> ranks
     std::vector<int> here;
     for (int k : layout_.local()) here.push_back(at(k));
     inner_ = world_->local().group(here, id_, kInner);
+    inner_->set_part();
   }
   facts_ = std::make_unique<HostFacts>(world_->wire(), layout_, this->ranks(), id_, inner_.get());
   messages_ = std::make_shared<HostMessages>(*world_, id_, this->ranks(), me_);
@@ -166,7 +167,7 @@ void HostsGroup::carry_out(const Running& running, const CallFacts& mine) {
       facts_->take(waits, [&](const auto& calls) { return !fit(calls) || !exchange || exchange->has_first(); });
   if (!fit(calls)) {
     if (exchange) exchange->abandon();
-    world_->wire().drop(id_, context.first_part, context.first_part + Exchange::kNumbers - 1);
+    clear_away(context, running);
     tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
   }
   auto most = static_cast<int64_t>(facts_->most_inline());
@@ -175,6 +176,25 @@ void HostsGroup::carry_out(const Running& running, const CallFacts& mine) {
   if (!exchange) exchange = make_exchange(context, call, calls);
   exchange->confirm(calls);
   exchange->run();
+}
+
+// After a mismatch: what others sent for nothing is here when their last word is, which follows it. Were it still on
+// its way when this rank ends, its connections would be reset, and with them what others have not read yet.
+void HostsGroup::clear_away(const ExchangeContext& context, const Running& running) {
+  Wire& wire = world_->wire();
+  wire.drop(id_, context.first_part, context.first_part + Exchange::kNumbers - 1);
+  static constexpr char word = 0;
+  std::vector<char> words(static_cast<size_t>(size()));
+  std::vector<Pending> come(static_cast<size_t>(size()));
+  Pending sent;
+  for (size_t k = 0; k < come.size(); ++k) {
+    if (layout_.host_of[k] == layout_.here()) continue;
+    wire.receive({id_, running.number, ranks()[k], Channel::hello}, &words[k], 1, come[k]);
+    wire.send(ranks()[k], {id_, running.number, world_->rank(), Channel::hello}, &word, 1, sent);
+  }
+  auto done = [](const Pending& p) { return p.done(); };
+  await([&] { return std::all_of(come.begin(), come.end(), done) && sent.done(); },
+        [&](int k) { return come[static_cast<size_t>(k)].done(); }, false, running);
 }
 
 ExchangeContext HostsGroup::context(const Running& running) {

@@ -44,7 +44,7 @@ class HostsGroup : public Transport {
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
 
-  const Wire& wire() const { return world_->wire(); }
+  const HostsWorld& hosts() const { return *world_; }
   /// Mail for this group has come, or messages may have ended.
   void arrived(Mail mail);
   void settle();
@@ -61,6 +61,7 @@ class HostsGroup : public Transport {
   };
   void execute(const Call& call, std::chrono::milliseconds timeout);
   void carry_out(const Running& running, const CallFacts& mine);
+  void clear_away(const ExchangeContext& context, const Running& running);
   ExchangeContext context(const Running& running);
   std::unique_ptr<Exchange> begin(const ExchangeContext& context, const Running& running,
                                   const std::vector<std::optional<CallFacts>>& known);

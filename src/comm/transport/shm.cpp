@@ -163,7 +163,8 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   // First: the others may be waiting for it.
   if (small && !told) slots_.publish_small(me_, number, call, *small);
   CallFacts mine = facts_of(call, me_, size());
-  ProcessWorld::Noted noted{*world_->state(me_), world_->note(id_, number, mine.header)};
+  std::optional<ProcessWorld::Noted> noted;
+  if (!is_part_) noted.emplace(*world_->state(me_), world_->note(id_, number, mine.header));
   counters(me_).calls.store(next_, std::memory_order_release);
   if (told) {
     tell(call, mine);

@@ -53,6 +53,8 @@ class ShmGroup : public Transport {
   /// rank does so in its turn, waits until has_shared() says so of all, and reads what it wants before it calls anything
   /// else. Returns the number by which the others' are found.
   static constexpr size_t kShare = 128 << 10;
+  /// It is: what others see of this rank is the call of the whole.
+  void set_part() { is_part_ = true; }
   uint64_t share(std::span<const std::byte> bytes);
   bool has_shared(int rank, uint64_t number) const { return counters(rank).facts.load() > number; }
   std::span<const std::byte> shared(int rank, uint64_t number) const;
@@ -114,6 +116,7 @@ class ShmGroup : public Transport {
   const std::shared_ptr<ProcessWorld> world_;
   const uint64_t id_;
   int me_ = -1;
+  bool is_part_ = false;
   Segment segment_;
   std::string segment_name_;
   Slots slots_;
