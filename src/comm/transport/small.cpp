@@ -41,6 +41,8 @@ void copy(const std::byte* from, const Piece& to, size_t size) {
 
 }  // namespace
 
+bool may_be_uneven(Kind kind) { return kind == Kind::gather || kind == Kind::scatter || kind == Kind::all_to_all; }
+
 std::optional<SmallShape> small_shape(const Call& call, int rank, int size) {
   if (size > kSmallRanks) return {};
   int64_t elements = 0, part = part_of(call);
