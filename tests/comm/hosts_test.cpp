@@ -291,16 +291,25 @@ TEST_P(Engines, GroupsComeAndGoThousandsOfTimes) {
 
 // ---- Layouts
 
+// Processes of a host, every engine alone, and hosts that hold ranks in all kinds of orders.
 TEST(Layouts, GiveTheBitsOfThreads) {
-  if (!comm::has_ucx()) GTEST_SKIP() << "this build has no UCX";
   for (std::vector<int> hosts :
-       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1}, std::vector<int>{0, 0, 0, 1},
-        std::vector<int>{0, 1, 1, 0, 2}, std::vector<int>{2, 0, 0, 1, 1, 1, 0}}) {
+       {std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1},
+        std::vector<int>{0, 0, 0, 1}, std::vector<int>{0, 1, 1, 0, 2}, std::vector<int>{2, 0, 0, 1, 1, 1, 0}}) {
     int n = static_cast<int>(hosts.size());
     std::vector<std::string> expected(hosts.size());
     spawn_ranks(n, [&] { expected[static_cast<size_t>(rank())] = fingerprint(); });
-    spawn_by("shm+ucx", hosts, n, [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); }, {});
-    spawn_by("ucx", {}, n, [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); }, {});
+    EXPECT_THAT(expected[0], Not(HasSubstr("other bits")));
+    auto compare = [&](const char* transport, const std::vector<int>& on) {
+      SCOPED_TRACE(transport);
+      spawn_by(transport, on, n, [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); }, {});
+    };
+    compare("shm", {});
+    for (std::string engine : {"ucx", "gloo"})
+      if (engine == "ucx" ? comm::has_ucx() : comm::has_gloo()) {
+        compare(engine.c_str(), {});
+        compare(("shm+" + engine).c_str(), hosts);
+      }
   }
 }
 
