@@ -240,6 +240,39 @@ TEST_P(Ranks, AllGatherReduceScatterAllToAll) {
   });
 }
 
+// Into one tensor, and of one: rank k's part has k + 1 rows, and that of every third rank none.
+TEST_P(Ranks, UnevenPartsOfOneTensor) {
+  spawn([&] {
+    int me = rank();
+    Shape rows;
+    int64_t sum = 0, before = 0;
+    for (int k = 0; k < n; ++k) {
+      if (k == me) before = sum;
+      rows.push_back(k % 3 == 2 ? 0 : k + 1);
+      sum += rows.back();
+    }
+    int64_t mine = rows[static_cast<size_t>(me)];
+    TensorList expected;
+    for (int k = 0; k < n; ++k) expected.push_back(full({rows[static_cast<size_t>(k)], 2}, k, {f32}));
+    Tensor whole = zeros({sum, 2}), again = zeros({2, sum}).t();
+    all_gather(whole, full({mine, 2}, me, {f32}), rows);
+    EXPECT_TRUE(equal(whole, cat(expected)));
+    all_gather_async(again, full({mine, 2}, me, {f32}), rows).wait();  // not contiguous
+    EXPECT_TRUE(equal(again, whole));
+    Tensor input = arange(2 * sum).view({sum, 2}).to(f64) + me, part = zeros({mine, 2}, {f64});
+    Tensor wanted = (arange(2 * sum).view({sum, 2}).to(f64) * n + total).narrow(0, before, mine);
+    reduce_scatter(part, input, rows);
+    EXPECT_TRUE(equal(part, wanted));
+    part.zero_();
+    reduce_scatter_async(part, input, rows, {.op = Reduce::average}).wait();
+    EXPECT_TRUE(equal(part, wanted / n));
+    Shape wrong(static_cast<size_t>(n), sum + 1);
+    EXPECT_THROW(all_gather(whole, full({mine, 2}, me, {f32}), wrong), ShapeError);
+    EXPECT_THROW(reduce_scatter(part, input, wrong), ShapeError);
+    barrier();
+  });
+}
+
 TEST_P(Ranks, NonContiguousTensors) {
   spawn([&] {
     Tensor base = zeros({4, 6});

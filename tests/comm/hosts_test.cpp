@@ -292,25 +292,29 @@ TEST_P(Engines, GroupsComeAndGoThousandsOfTimes) {
 // ---- Layouts
 
 // Processes of a host, every engine alone, and hosts that hold ranks in all kinds of orders.
-TEST(Layouts, GiveTheBitsOfThreads) {
-  for (std::vector<int> hosts :
-       {std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1},
-        std::vector<int>{0, 0, 0, 1}, std::vector<int>{0, 1, 1, 0, 2}, std::vector<int>{2, 0, 0, 1, 1, 1, 0}}) {
-    int n = static_cast<int>(hosts.size());
-    std::vector<std::string> expected(hosts.size());
-    spawn_ranks(n, [&] { expected[static_cast<size_t>(rank())] = fingerprint(); });
-    EXPECT_THAT(expected[0], Not(HasSubstr("other bits")));
-    auto compare = [&](const char* transport, const std::vector<int>& on) {
-      SCOPED_TRACE(transport);
-      spawn_by(transport, on, n, [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); }, {});
-    };
-    compare("shm", {});
-    for (std::string engine : {"ucx", "gloo"})
-      if (engine == "ucx" ? comm::has_ucx() : comm::has_gloo()) {
-        compare(engine.c_str(), {});
-        compare(("shm+" + engine).c_str(), hosts);
-      }
-  }
+class Layout : public testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, Layout,
+                         testing::Values(std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1},
+                                         std::vector<int>{0, 1, 0, 1}, std::vector<int>{0, 0, 0, 1},
+                                         std::vector<int>{0, 1, 1, 0, 2}, std::vector<int>{2, 0, 0, 1, 1, 1, 0}));
+
+TEST_P(Layout, GivesTheBitsOfThreads) {
+  const std::vector<int>& hosts = GetParam();
+  int n = static_cast<int>(hosts.size());
+  std::vector<std::string> expected(hosts.size());
+  spawn_ranks(n, [&] { expected[static_cast<size_t>(rank())] = fingerprint(); });
+  EXPECT_THAT(expected[0], Not(HasSubstr("other bits")));
+  auto compare = [&](const std::string& transport, const std::vector<int>& on) {
+    SCOPED_TRACE(transport);
+    auto body = [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); };
+    spawn_by(transport.c_str(), on, n, body, {});
+  };
+  compare("shm", {});
+  for (std::string engine : {"ucx", "gloo"})
+    if (engine == "ucx" ? comm::has_ucx() : comm::has_gloo()) {
+      compare(engine, {});
+      compare("shm+" + engine, hosts);
+    }
 }
 
 TEST(Layouts, GroupsOfAHostShareMemory) {
