@@ -73,10 +73,8 @@ class GradScaler {
     TUTTI_FIELDS(scale, good_steps)
   };
   State state() const { return {scale_, good_steps_}; }
-  void load_state(const State& state) {
-    scale_ = state.scale;
-    good_steps_ = state.good_steps;
-  }
+  /// ValueError for what no scaler can have.
+  void load_state(const State& state);
 
  private:
   struct Seen {

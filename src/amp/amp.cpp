@@ -1,5 +1,7 @@
 #include "tutti/amp.h"
 
+#include <cmath>
+
 #include "base/check.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
@@ -16,10 +18,23 @@ Autocast::~Autocast() {
   context().autocast_dtype = dtype_;
 }
 
+namespace {
+bool can_scale(double scale) { return scale > 0 && std::isfinite(scale); }
+}  // namespace
+
 GradScaler::GradScaler(const ScalerOptions& options) : options_(options), scale_(options.enabled ? options.scale : 1) {
-  check<ValueError>(options.scale > 0 && options.growth >= 1 && options.backoff > 0 && options.backoff < 1,
-                    "GradScaler", "takes scale > 0, growth ≥ 1 and backoff between 0 and 1, not {}, {} and {}",
-                    options.scale, options.growth, options.backoff);
+  const ScalerOptions& o = options;
+  check<ValueError>(can_scale(o.scale) && o.growth >= 1 && std::isfinite(o.growth) && o.backoff > 0 && o.backoff < 1,
+                    "GradScaler", "takes a finite scale > 0, growth ≥ 1 and backoff between 0 and 1, not {}, {} and {}",
+                    o.scale, o.growth, o.backoff);
+  check<ValueError>(o.growth_interval > 0, "GradScaler", "takes a growth_interval > 0, not {}", o.growth_interval);
+}
+
+void GradScaler::load_state(const State& state) {
+  check<ValueError>(can_scale(state.scale) && state.good_steps >= 0, "GradScaler",
+                    "a state has a finite scale > 0 and good_steps ≥ 0, not {} and {}", state.scale, state.good_steps);
+  scale_ = state.scale;
+  good_steps_ = state.good_steps;
 }
 
 Tensor GradScaler::scale(const Tensor& loss) const { return options_.enabled ? loss * scale_ : loss; }
@@ -67,10 +82,10 @@ void GradScaler::update() {
   for (const Seen& s : seen_) overflow = overflow || s.overflow;
   seen_.clear();
   if (overflow) {
-    scale_ *= options_.backoff;
+    if (can_scale(scale_ * options_.backoff)) scale_ *= options_.backoff;
     good_steps_ = 0;
   } else if (++good_steps_ >= options_.growth_interval) {
-    scale_ *= options_.growth;
+    if (can_scale(scale_ * options_.growth)) scale_ *= options_.growth;  // else it would never come back
     good_steps_ = 0;
   }
 }

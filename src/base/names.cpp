@@ -33,7 +33,9 @@ size_t start_of_function(const std::string& text) {
 }  // namespace
 
 std::string short_name(const std::type_info& type) {
+  static const std::string string = demangle(typeid(std::string).name());
   std::string full = demangle(type.name()), result;
+  for (size_t at; (at = full.find(string)) != std::string::npos;) full.replace(at, string.size(), "string");
   size_t word = 0;  // where the current qualified name begins in result
   for (size_t i = 0; i < full.size(); ++i) {
     if (full.compare(i, 21, "(anonymous namespace)") == 0) {

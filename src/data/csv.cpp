@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "io/blob.h"
@@ -23,7 +24,12 @@ class Csv::Parser {
       bool blank = parse_row(row);
       if (blank && options_.skip_blank_lines) continue;
       if (header) {
-        for (auto name : row) csv_.names_.emplace_back(name);
+        for (auto name : row) {
+          check<FileError>(std::find(csv_.names_.begin(), csv_.names_.end(), name) == csv_.names_.end(), "csv",
+                           "{}: line {} names two columns '{}': rename one, or read it with header = false",
+                           csv_.blob_->name(), line, name);
+          csv_.names_.emplace_back(name);
+        }
         header = false;
         continue;
       }
@@ -120,6 +126,47 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+// Whether the digits of a number are all behind the point, as in 0.01e-400, once its exponent has moved it.
+bool is_below_one(std::string_view number) {
+  size_t e = std::min(number.find_first_of("eE"), number.size()), point = std::min(number.find('.'), e);
+  size_t first = number.find_first_of("123456789");
+  auto place = static_cast<int64_t>(point) - static_cast<int64_t>(first);  // > 0: before the point
+  int64_t exponent = 0;
+  if (e < number.size()) {
+    std::string_view digits = number.substr(e + 1);
+    bool negative = digits.starts_with('-');
+    if (negative || digits.starts_with('+')) digits.remove_prefix(1);
+    auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), exponent);
+    constexpr int64_t kFar = int64_t{1} << 50;  // more digits than a file has
+    if (error == std::errc::result_out_of_range || exponent > kFar) exponent = kFar;
+    if (negative) exponent = -exponent;
+  }
+  return place + exponent <= 0;
+}
+
+// Whether the dtype has a number like this one. A double is rounded to it; what becomes infinite does not fit.
+template <class T>
+bool round_to(double value, T& out) {
+  if constexpr (std::same_as<T, bool>) {
+    out = value != 0;
+    return value == 0 || value == 1;
+  } else if constexpr (std::is_integral_v<T>) {
+    constexpr double low = static_cast<double>(std::numeric_limits<T>::min());
+    constexpr double end = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+    if (!(value >= low && value < end && value == std::trunc(value))) return false;
+    out = static_cast<T>(value);
+    return true;
+  } else {
+    if constexpr (std::same_as<T, double>)
+      out = value;
+    else if (std::abs(value) > std::numeric_limits<float>::max() && std::isfinite(value))
+      return false;
+    else
+      out = static_cast<T>(static_cast<float>(value));
+    return std::isfinite(value) == std::isfinite(static_cast<double>(out));
+  }
+}
+
 template <class T>
 bool parse_number(std::string_view text, T& out) {
   text = trimmed(text);
@@ -136,9 +183,13 @@ bool parse_number(std::string_view text, T& out) {
     return whole(out);
   } else {
     double value = 0;
-    if (!whole(value)) return false;
-    out = static_cast<T>(static_cast<std::conditional_t<std::same_as<T, double>, double, float>>(value));
-    return true;
+    auto [stop, error] = std::from_chars(begin, end, value);
+    if (stop != end || text.empty()) return false;
+    if (error == std::errc::result_out_of_range && is_below_one(text))
+      value = text.starts_with('-') ? -0.0 : 0.0;
+    else if (error != std::errc())
+      return false;
+    return round_to(value, out);
   }
 }
 
@@ -147,29 +198,31 @@ inline constexpr bool is_complex_type = std::same_as<T, std::complex<float>> || 
 
 }  // namespace
 
-void Csv::fill(Tensor& out, size_t column, const double* missing) const {
+void Csv::fill(Tensor& out, size_t column, std::optional<double> missing) const {
   with_type(out.dtype(), [&]<class T>() {
     if constexpr (is_complex_type<T>) {
       fail<DTypeError>("csv", "cells are not read as {}", out.dtype());
     } else {
+      T instead{};
+      check<ValueError>(!missing || round_to(*missing, instead), "csv", "{} in the place of empty cells is no {}",
+                        missing.value_or(0), out.dtype());
       auto* to = static_cast<T*>(out.raw_data());
       int64_t step = out.stride(0);
       for (size_t row = 0; row < rows(); ++row, to += step) {
         std::string_view text = cell(row, column);
         if (missing && trimmed(text).empty())
-          *to = static_cast<T>(*missing);
+          *to = instead;
         else
-          check<FileError>(parse_number<T>(text, *to), "csv", "{}: line {}, column {} ('{}'): '{}' is no {}",
-                           blob_->name(), lines_[row], column + 1, names_[column], text.substr(0, 50), out.dtype());
+          check<FileError>(parse_number<T>(text, *to), "csv",
+                           "{}: line {}, column {} ('{}'): '{}' is no {}, or too large for it", blob_->name(),
+                           lines_[row], column + 1, names_[column], text.substr(0, 50), out.dtype());
       }
     }
   });
 }
 
-Tensor Csv::numbers(std::string_view name, DType dtype, const double* missing) const {
+Tensor Csv::numbers(std::string_view name, DType dtype, std::optional<double> missing) const {
   size_t at = column(name);
-  check<ValueError>(!missing || is_floating(dtype) || (*missing > -1e18 && *missing < 1e18), "csv",
-                    "{} in the place of empty cells is no {}", missing ? *missing : 0.0, dtype);
   Tensor out = empty({static_cast<int64_t>(rows())}, {.dtype = dtype, .device = Device()});
   fill(out, at, missing);
   return out;
@@ -181,7 +234,7 @@ Tensor Csv::matrix(const std::vector<std::string>& names, DType dtype) const {
       empty({static_cast<int64_t>(rows()), static_cast<int64_t>(wanted.size())}, {.dtype = dtype, .device = Device()});
   for (size_t i = 0; i < wanted.size(); ++i) {
     Tensor part = out.select(1, static_cast<int64_t>(i));
-    fill(part, names.empty() ? i : column(wanted[i]), nullptr);
+    fill(part, names.empty() ? i : column(wanted[i]), std::nullopt);
   }
   return out;
 }

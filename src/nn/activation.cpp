@@ -13,6 +13,21 @@ Tensor GLU::forward(const Tensor& x) {
   return last ? y.contiguous(MemoryFormat::channels_last) : y;
 }
 
+namespace {
+double probability(const char* layer, double p) {
+  check<ValueError>(p >= 0 && p <= 1, layer, "p is a probability, between 0 and 1, not {}", p);
+  return p;
+}
+int64_t at_least_one(const char* layer, int64_t channels) {
+  check<ValueError>(channels > 0, layer, "takes a number of channels > 0, not {}", channels);
+  return channels;
+}
+}  // namespace
+
+Dropout::Dropout(double p) : p(probability("Dropout", p)) {}
+ChannelDropout::ChannelDropout(double p) : p(probability("ChannelDropout", p)) {}
+PReLU::PReLU(int64_t channels, double slope) : weight(full({at_least_one("PReLU", channels)}, slope)) {}
+
 RReLU::RReLU(double low, double high) : low(low), high(high) {
   check<ValueError>(low <= high, "RReLU", "takes slopes from low to high, not {} to {}", low, high);
 }

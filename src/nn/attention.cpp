@@ -5,14 +5,33 @@
 
 namespace tutti::nn {
 
+namespace {
+int64_t checked_heads(const char* layer, int64_t width, int64_t heads, double dropout) {
+  check<ValueError>(width > 0 && heads > 0 && width % heads == 0, layer, "a width of {} does not divide into {} heads",
+                    width, heads);
+  check<ValueError>(dropout >= 0 && dropout <= 1, layer, "dropout is a probability, between 0 and 1, not {}", dropout);
+  return heads;
+}
+int64_t checked_heads(const char* layer, int64_t width, int64_t heads, const TransformerOptions& o) {
+  check<ValueError>(o.feedforward >= 0, layer, "takes feedforward ≥ 0, not {}", o.feedforward);
+  check<ValueError>(o.eps >= 0, layer, "takes eps ≥ 0, not {}", o.eps);
+  return checked_heads(layer, width, heads, o.dropout);
+}
+int64_t checked_count(const char* layer, int64_t count) {
+  check<ValueError>(count >= 0, layer, "takes a number of layers ≥ 0, not {}", count);
+  return count;
+}
+}  // namespace
+
 MultiheadAttention::MultiheadAttention(int64_t width, int64_t heads, const MultiheadAttentionOptions& o)
-    : heads(heads),
+    : heads(checked_heads("MultiheadAttention", width, heads, o.dropout)),
       dropout(o.dropout),
       batch_first(o.batch_first),
       add_zero_attn(o.add_zero_attn),
       out_proj(width, width, {.bias = o.bias}) {
-  check<ValueError>(width > 0 && heads > 0 && width % heads == 0, "MultiheadAttention",
-                    "a width of {} does not divide into {} heads", width, heads);
+  check<ValueError>(o.key_width >= 0 && o.value_width >= 0, "MultiheadAttention",
+                    "takes widths of keys and values > 0 (0: that of the queries), not {} and {}", o.key_width,
+                    o.value_width);
   int64_t key = o.key_width ? o.key_width : width, value = o.value_width ? o.value_width : width;
   if (key == width && value == width) {
     in_proj_weight = init::xavier_uniform_(empty({3 * width, width}));
@@ -120,6 +139,11 @@ AttendResult MultiheadAttention::run(const Tensor& query, const Tensor& key, con
   check<ShapeError>(query.dim() == 3 && key.dim() == 3 && value.dim() == 3, "MultiheadAttention",
                     "takes queries, keys and values of 3 dims (or 2 without a batch), not {}, {} and {}", query, key,
                     value);
+  int64_t batch = query.size(batch_first ? 0 : 1), time = batch_first ? 1 : 0;
+  check<ShapeError>(key.size(1 - time) == batch && value.size(1 - time) == batch && key.size(time) == value.size(time),
+                    "MultiheadAttention",
+                    "queries, keys and values are of one batch, keys and values of one length, not {}, {} and {} ({})",
+                    query, key, value, batch_first ? "[batch, time, width]" : "[time, batch, width]");
   TensorList b = in_proj_bias.defined() ? in_proj_bias.chunk(3) : TensorList(3);
   Tensor q, k, v;
   if (in_proj_weight.defined() && query.is_same(key) && key.is_same(value)) {
@@ -130,7 +154,7 @@ AttendResult MultiheadAttention::run(const Tensor& query, const Tensor& key, con
         in_proj_weight.defined() ? in_proj_weight.chunk(3) : TensorList{q_proj_weight, k_proj_weight, v_proj_weight};
     q = linear(query, w[0], b[0]), k = linear(key, w[1], b[1]), v = linear(value, w[2], b[2]);
   }
-  int64_t batch = query.size(batch_first ? 0 : 1), time = batch_first ? 1 : 0, keys = k.size(time);
+  int64_t keys = k.size(time);
   check_masks(o, batch, heads, query.size(time), keys);
   AttentionOptions options{
       .mask = joined_mask(o, batch, heads), .dropout = is_training() ? dropout : 0, .causal = o.causal};
@@ -154,7 +178,8 @@ AttendResult MultiheadAttention::run(const Tensor& query, const Tensor& key, con
 }
 
 TransformerEncoderLayer::TransformerEncoderLayer(int64_t width, int64_t heads, const TransformerOptions& o)
-    : self_attn(width, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
+    : self_attn(width, checked_heads("TransformerEncoderLayer", width, heads, o),
+                {.dropout = o.dropout, .batch_first = o.batch_first}),
       linear1(width, o.feedforward),
       linear2(o.feedforward, width),
       norm1(width, {.eps = o.eps}),
@@ -180,7 +205,8 @@ Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttendOptions& o)
 }
 
 TransformerDecoderLayer::TransformerDecoderLayer(int64_t width, int64_t heads, const TransformerOptions& o)
-    : self_attn(width, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
+    : self_attn(width, checked_heads("TransformerDecoderLayer", width, heads, o),
+                {.dropout = o.dropout, .batch_first = o.batch_first}),
       multihead_attn(width, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
       linear1(width, o.feedforward),
       linear2(o.feedforward, width),
@@ -213,7 +239,7 @@ Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory, c
 }
 
 TransformerEncoder::TransformerEncoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& o) {
-  for (int64_t i = 0; i < count; ++i) layers.emplace_back(width, heads, o);
+  for (int64_t i = 0; i < checked_count("TransformerEncoder", count); ++i) layers.emplace_back(width, heads, o);
   if (o.final_norm.value_or(o.norm_first)) norm.emplace(width, NormOptions{.eps = o.eps});
 }
 Tensor TransformerEncoder::forward(const Tensor& x, const AttendOptions& o) {
@@ -223,7 +249,7 @@ Tensor TransformerEncoder::forward(const Tensor& x, const AttendOptions& o) {
 }
 
 TransformerDecoder::TransformerDecoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& o) {
-  for (int64_t i = 0; i < count; ++i) layers.emplace_back(width, heads, o);
+  for (int64_t i = 0; i < checked_count("TransformerDecoder", count); ++i) layers.emplace_back(width, heads, o);
   if (o.final_norm.value_or(o.norm_first)) norm.emplace(width, NormOptions{.eps = o.eps});
 }
 Tensor TransformerDecoder::forward(const Tensor& x, const Tensor& memory, const AttendOptions& o,

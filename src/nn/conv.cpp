@@ -21,19 +21,19 @@ void check_entries(const char* layer, const char* what, const Shape& given, int6
 }
 }  // namespace
 
-void check_options(int64_t dims, const ConvLayerOptions& o) {
-  check_entries("Conv", "stride", o.stride, dims, 1);
-  check_entries("Conv", "padding", o.padding, dims, 0);
-  check_entries("Conv", "dilation", o.dilation, dims, 1);
+void check_options(const char* layer, int64_t dims, const ConvLayerOptions& o) {
+  check_entries(layer, "stride", o.stride, dims, 1);
+  check_entries(layer, "padding", o.padding, dims, 0);
+  check_entries(layer, "dilation", o.dilation, dims, 1);
   if (!o.same) return;
-  for (int64_t n : o.stride) check<ValueError>(n == 1, "Conv", "'same' padding is for stride 1, not {}", o.stride);
-  for (int64_t n : o.padding) check<ValueError>(n == 0, "Conv", "takes 'same' or a padding, not both ({})", o.padding);
+  for (int64_t n : o.stride) check<ValueError>(n == 1, layer, "'same' padding is for stride 1, not {}", o.stride);
+  for (int64_t n : o.padding) check<ValueError>(n == 0, layer, "takes 'same' or a padding, not both ({})", o.padding);
 }
-void check_options(int64_t dims, const ConvTransposeLayerOptions& o) {
-  check_entries("ConvTranspose", "stride", o.stride, dims, 1);
-  check_entries("ConvTranspose", "padding", o.padding, dims, 0);
-  check_entries("ConvTranspose", "output_padding", o.output_padding, dims, 0);
-  check_entries("ConvTranspose", "dilation", o.dilation, dims, 1);
+void check_options(const char* layer, int64_t dims, const ConvTransposeLayerOptions& o) {
+  check_entries(layer, "stride", o.stride, dims, 1);
+  check_entries(layer, "padding", o.padding, dims, 0);
+  check_entries(layer, "output_padding", o.output_padding, dims, 0);
+  check_entries(layer, "dilation", o.dilation, dims, 1);
 }
 
 void check_groups(const char* layer, int64_t in, int64_t out, int64_t groups) {
@@ -41,10 +41,9 @@ void check_groups(const char* layer, int64_t in, int64_t out, int64_t groups) {
                     "{} channels to {} do not divide into {} groups", in, out, groups);
 }
 
-ConvParts make_conv(int64_t dims, int64_t first, int64_t second, int64_t fan_in_channels, int64_t out,
-                    const Shape& kernel, bool bias) {
-  check<ShapeError>(kernel.size() == 1 || static_cast<int64_t>(kernel.size()) == dims, "Conv",
-                    "a kernel of {} does not fit {} spatial dims", kernel, dims);
+ConvParts make_conv(const char* layer, int64_t dims, int64_t first, int64_t second, int64_t fan_in_channels,
+                    int64_t out, const Shape& kernel, bool bias) {
+  check_entries(layer, "kernel", kernel, dims, 1);
   Shape sizes{first, second};
   int64_t taps = 1;
   for (int64_t d = 0; d < dims; ++d) {

@@ -13,12 +13,33 @@ namespace tutti::nn {
 // forward (it shares the tensors), since the object that ran forward may have been moved or be gone.
 namespace {
 
+// Where the tensors that are in the graph stand among all: the others are undefined.
+struct Places {
+  std::vector<size_t> defined = {};
+  size_t count = 0;
+
+  explicit Places(const TensorList& all = {}) : count(all.size()) {
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].defined()) defined.push_back(i);
+  }
+  TensorList narrow(const TensorList& all) const {
+    TensorList some;
+    for (size_t i : defined) some.push_back(all[i]);
+    return some;
+  }
+  TensorList widen(const TensorList& some) const {
+    TensorList all(count);
+    for (size_t k = 0; k < defined.size(); ++k) all[defined[k]] = some[k];
+    return all;
+  }
+};
+
 struct Backward {
   std::unique_ptr<ModuleBase> module;
   std::shared_ptr<const detail::Hooks> hooks;
   TensorList grad_outputs;
   bool has_inputs = false;
-  size_t input_count = 0;
+  Places inputs, outputs;
 
   void run(TensorList& grad_inputs) {
     TensorList outputs = std::move(grad_outputs);
@@ -44,10 +65,10 @@ struct InputGradients : Function<InputGradients> {
     return aliases(inputs);
   }
   TensorList backward(const TensorList& gradients) {
-    TensorList result = gradients;
-    call->run(result);
-    check_count("register_backward_hook", result.size(), gradients.size());
-    return result;
+    TensorList all = call->inputs.widen(gradients);
+    call->run(all);
+    check_count("register_backward_hook", all.size(), call->inputs.count);
+    return call->inputs.narrow(all);
   }
 };
 
@@ -59,34 +80,27 @@ struct OutputGradients : Function<OutputGradients> {
     return aliases(outputs);
   }
   TensorList backward(const TensorList& gradients) {
-    TensorList result = gradients;
-    call->hooks->backward_pre.run(*call->module, result);
-    check_count("register_backward_pre_hook", result.size(), gradients.size());
-    call->grad_outputs = result;
+    TensorList all = call->outputs.widen(gradients);
+    call->hooks->backward_pre.run(*call->module, all);
+    check_count("register_backward_pre_hook", all.size(), call->outputs.count);
+    call->grad_outputs = all;
     if (!call->has_inputs) {
-      TensorList none(call->input_count);
+      TensorList none(call->inputs.count);
       call->run(none);
     }
-    return result;
+    return call->outputs.narrow(all);
   }
 };
 
 // Runs tensors through a Function, leaving those that cannot have a gradient as they are.
 template <class F>
-bool pass(TensorList& tensors, const std::shared_ptr<Backward>& call) {
+bool pass(TensorList& tensors, const Places& places, const std::shared_ptr<Backward>& call) {
   bool any = false;
   for (const Tensor& t : tensors) any = any || (t.defined() && t.requires_grad());
   if (!any) return false;
-  TensorList through;
-  for (const Tensor& t : tensors)
-    if (t.defined()) through.push_back(t);
-  through = F::apply(through, call);
-  size_t next = 0;
-  for (Tensor& t : tensors) {
-    if (!t.defined()) continue;
-    if (t.requires_grad()) t = through[next];
-    ++next;
-  }
+  TensorList through = places.widen(F::apply(places.narrow(tensors), call));
+  for (size_t i : places.defined)
+    if (tensors[i].requires_grad()) tensors[i] = through[i];
   return true;
 }
 
@@ -113,7 +127,7 @@ struct Call {
 
 }  // namespace
 
-HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module) {
+HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module), given_(inputs) {
   const Hooks& hooks = *module.hooks_;
   auto call = std::make_shared<Call>(module, hooks.forward_failure);
   state_ = call;
@@ -124,8 +138,8 @@ HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module)
     auto backward = std::make_shared<Backward>();
     backward->module = module.copy();
     backward->hooks = std::make_shared<Hooks>(hooks);
-    backward->input_count = count;
-    if (!hooks.backward.empty()) backward->has_inputs = pass<InputGradients>(inputs, backward);
+    backward->inputs = Places(inputs);
+    if (!hooks.backward.empty()) backward->has_inputs = pass<InputGradients>(inputs, backward->inputs, backward);
     call->backward = backward;
   }
   inputs_ = inputs;
@@ -136,8 +150,20 @@ void HookedCall::finish(TensorList& outputs) {
   size_t count = outputs.size();
   module_.hooks_->forward.run(module_, inputs_, outputs);
   check_count("register_forward_hook", outputs.size(), count);
-  if (call->backward) pass<OutputGradients>(outputs, call->backward);
+  if (call->backward) {
+    call->backward->outputs = Places(outputs);
+    pass<OutputGradients>(outputs, call->backward->outputs, call->backward);
+  }
   call->finished = true;
+}
+
+void HookedCall::restore(TensorList& tensors) const {
+  for (Tensor& t : tensors)
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (t.defined() && t.is_same(inputs_[i])) {
+        t = given_[i];
+        break;
+      }
 }
 
 }  // namespace detail

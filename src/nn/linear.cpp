@@ -28,11 +28,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check_dtype(x, weight);
   check<ShapeError>(!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)), "linear",
                     "takes a bias of [{}], not {}", weight.size(0), bias);
-  Tensor rows = x.dim() == 2 ? x : x.reshape({x.numel() / std::max<int64_t>(1, x.size(-1)), x.size(-1)});
-  if (x.dim() != 2 && x.size(-1) == 0) rows = x.reshape({Shape(x.sizes()).product(), 0});
+  Shape sizes = x.sizes();
+  sizes[sizes.size() - 1] = 1;
+  Tensor rows = x.dim() == 2 ? x : x.reshape({sizes.product(), x.size(-1)});
   Tensor y = bias.defined() ? addmm(bias, rows, weight.t()) : mm(rows, weight.t());
   if (x.dim() == 2) return y;
-  Shape sizes = x.sizes();
   sizes[sizes.size() - 1] = weight.size(0);
   return y.view(sizes);
 }
@@ -51,6 +51,11 @@ namespace nn {
 namespace {
 Options made(const LinearOptions& o) { return {.dtype = o.dtype, .device = o.device}; }
 
+Shape checked(const char* layer, const Shape& sizes) {
+  for (int64_t n : sizes) check<ValueError>(n >= 0, layer, "takes numbers of inputs and outputs ≥ 0, not {}", n);
+  return sizes;
+}
+
 void draw(const Tensor& x, int64_t inputs) {
   double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, inputs)));
   if (x.defined()) init::uniform_(x, -bound, bound);
@@ -60,36 +65,40 @@ void draw(const Tensor& weight, const Tensor& bias) {
 }
 }  // namespace
 
-Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : weight(empty({out, in}, made(options))) {
+Linear::Linear(int64_t in, int64_t out, const LinearOptions& options)
+    : weight(empty(checked("Linear", {out, in}), made(options))) {
   if (options.bias) bias = empty({out}, made(options));
   reset_parameters();
 }
 void Linear::reset_parameters() { draw(weight, bias); }
 
 namespace {
-// The value that was awaited, not filled yet.
-Parameter arrived(const Parameter::Awaited& a, const Shape& sizes, const Tensor& x) {
+// The value that was awaited comes, unless it came before: with a state, or to a copy.
+void arrive(Parameter& p, const Shape& sizes, const Tensor& x) {
+  p.catch_up();
+  if (p.defined() || !p.awaited) return;
+  const Parameter::Awaited& a = *p.awaited;
   // Under autocast x may be of a dtype that is for passing only.
   bool lowered = context().modes & kAutocastMode && x.is_floating() && x.dtype() != DType::f64;
   DType like = !x.is_floating() ? default_dtype() : lowered ? DType::f32 : x.dtype();
-  return {empty(sizes, {.dtype = a.dtype.value_or(like), .device = a.device.value_or(x.device())}), a.requires_grad};
+  p.arrive(empty(sizes, {.dtype = a.dtype.value_or(like), .device = a.device.value_or(x.device())}));
+  draw(p, x.size(-1));
 }
 }  // namespace
 
-LazyLinear::LazyLinear(int64_t out, const LinearOptions& options) : out(out) {
+LazyLinear::LazyLinear(int64_t out, const LinearOptions& options) : out(checked("LazyLinear", {out})[0]) {
   weight = Parameter::lazy({.sizes = {out, -1}, .dtype = options.dtype, .device = options.device});
   if (options.bias) bias = Parameter::lazy({.sizes = {out}, .dtype = options.dtype, .device = options.device});
 }
 Tensor LazyLinear::forward(const Tensor& x) {
   check<ShapeError>(x.dim() >= 1, "LazyLinear", "takes inputs of [..., in], not {}", x);
-  // Either may have been loaded already.
-  if (!weight.defined()) draw(weight = arrived(*weight.awaited, {out, x.size(-1)}, x), x.size(-1));
-  if (bias.awaited && !bias.defined()) draw(bias = arrived(*bias.awaited, {out}, x), x.size(-1));
+  arrive(weight, {out, x.size(-1)}, x);
+  arrive(bias, {out}, x);
   return linear(x, weight, bias);
 }
 
 Bilinear::Bilinear(int64_t in1, int64_t in2, int64_t out, const LinearOptions& options)
-    : weight(empty({out, in1, in2}, made(options))) {
+    : weight(empty(checked("Bilinear", {out, in1, in2}), made(options))) {
   if (options.bias) bias = empty({out}, made(options));
   draw(weight, bias);
 }

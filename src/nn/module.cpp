@@ -21,6 +21,11 @@ Parameter::Parameter(const Tensor& data, bool requires_grad) {
   requires_grad_(requires_grad && (is_floating() || is_complex()));
 }
 
+void Parameter::arrive(const Tensor& value) {
+  static_cast<Tensor&>(*this) = Parameter(value, awaited->requires_grad);
+  awaited->value = *this;
+}
+
 ModuleBase::ModuleBase() = default;
 ModuleBase::~ModuleBase() = default;
 ModuleBase::ModuleBase(ModuleBase&&) noexcept = default;
@@ -187,7 +192,15 @@ void unshare(ModuleBase& module) {
     }
     t = copy;
   });
-  walk(module, nothing, nothing, [](const std::string&, ModuleBase& m) {
+  std::map<Parameter::Awaited*, std::shared_ptr<Parameter::Awaited>> cells;
+  auto wait_anew = [&](const std::string&, Parameter& p) {
+    if (!p.awaited) return;
+    auto& cell = cells[p.awaited.get()];
+    if (!cell) cell = std::make_shared<Parameter::Awaited>(*p.awaited);
+    cell->value = p;
+    p.awaited = cell;
+  };
+  walk(module, wait_anew, nothing, [](const std::string&, ModuleBase& m) {
     if (m.hooks_) m.hooks_->unshare();
   });
 }

@@ -37,11 +37,25 @@ bool fits(const Shape& known, const Shape& sizes) {
 Shape wanted_sizes(const Tensor& t) { return t.sizes(); }
 Shape wanted_sizes(const Parameter& p) { return p.defined() ? p.sizes() : p.awaited->sizes; }
 
-// Whether values of `there` can be those of `here`. A lazy parameter gets its dtype from there: it must be one that has
-// gradients.
+// Whether values of `there` can be those of `here`. A lazy parameter that was told no dtype gets it from there: it must
+// be one that has gradients.
 bool of_a_kind(const Tensor& here, const Tensor& there) {
-  if (there.is_sparse()) return false;
-  return here.defined() ? here.is_complex() || !there.is_complex() : there.is_floating() || there.is_complex();
+  return !there.is_sparse() && (here.is_complex() || !there.is_complex());
+}
+bool of_a_kind(const Parameter& here, const Tensor& there) {
+  if (here.defined()) return of_a_kind(static_cast<const Tensor&>(here), there);
+  DType dtype = here.awaited->dtype.value_or(there.dtype());
+  return !there.is_sparse() && is_differentiable(dtype) && (is_complex(dtype) || !there.is_complex());
+}
+
+void load(Tensor& here, const Tensor& there) { here.copy_(there); }
+// A lazy module gets its shapes from here, and what it was not told.
+void load(Parameter& here, const Tensor& there) {
+  if (here.defined()) return load(static_cast<Tensor&>(here), there);
+  const Parameter::Awaited& a = *here.awaited;
+  here.arrive(
+      empty(there.sizes(), {.dtype = a.dtype.value_or(there.dtype()), .device = a.device.value_or(there.device())})
+          .copy_(there));
 }
 
 void list_entries(std::string& text, const char* what, const std::vector<std::string>& names) {
@@ -90,10 +104,7 @@ LoadReport ModuleBase::load_state_dict(const StateDict& state, const LoadOptions
   for_each_entry(*this, [&](const std::string& path, auto& t) {
     auto entry = state.find(path);
     if (entry == state.end() || !entry->second.defined()) return;
-    if (t.defined())
-      t.copy_(entry->second);
-    else  // a lazy module gets its shape from here
-      t = {entry->second.detach().clone()};
+    load(t, entry->second.detach());
   });
   return report;
 }

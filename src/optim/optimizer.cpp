@@ -92,11 +92,21 @@ void Optimizer::step() {
       for (const Tensor& s : slot.state)
         check<ValueError>(!s.defined() || can_be_state(s, slot.parameter), name(),
                           "a parameter is {} now; what was kept for it is {}", slot.parameter, s);
+      check<ShapeError>(gradient.sizes() == slot.parameter.sizes(), name(), "{} cannot be the gradient of {}", gradient,
+                        slot.parameter);
+      check<DTypeError>(slot.parameter.is_complex() || !gradient.is_complex(), name(),
+                        "{} cannot be the gradient of {}", gradient, slot.parameter);
+      check_gradient(g, slot.parameter, gradient);
       work[g].slots.push_back(&slot);
       work[g].gradients.push_back(gradient);
     }
   for (size_t g = 0; g < work.size(); ++g)
     if (!work[g].slots.empty()) update(g, work[g].slots, work[g].gradients);
+}
+
+void Optimizer::check_gradient(size_t, const Tensor& parameter, const Tensor& gradient) {
+  check<ValueError>(!gradient.is_sparse(), name(), "does not take sparse gradients (of {})", parameter);
+  check<DeviceError>(parameter.device().is_cpu(), name(), "there is no kernel for parameters like {}", parameter);
 }
 
 io::State Optimizer::state() const {

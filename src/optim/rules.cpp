@@ -31,13 +31,6 @@ void need_state(Slot& slot, size_t k, double value = 0) {
   slot.state[k] = empty_state(p).fill_(p.is_complex() ? Tensor(std::complex<double>(value, value)) : Tensor(value));
 }
 
-void check_slot(const char* optimizer, const Slot& slot, const Tensor& gradient) {
-  const Tensor& p = slot.parameter;
-  check<DeviceError>(p.device().is_cpu(), optimizer, "there is no kernel for parameters like {}", p);
-  check<ValueError>(!gradient.is_sparse(), optimizer, "does not take sparse gradients (of {})", p);
-  check<ShapeError>(gradient.sizes() == p.sizes(), optimizer, "{} cannot be the gradient of {}", gradient, p);
-}
-
 // One parameter as plain memory: element i of each array belongs together.
 struct Arrays {
   Tensor target, gradient;  // keeps copies alive
@@ -97,7 +90,6 @@ void run_fused(const char* optimizer, Kernels<Rule> kernels, std::vector<Slot*>&
   std::vector<Arrays> arrays;
   std::vector<Rule> rules;
   std::vector<std::pair<size_t, int64_t>> pieces;
-  for (size_t i = 0; i < slots.size(); ++i) check_slot(optimizer, *slots[i], gradients[i]);
   for (size_t i = 0; i < slots.size(); ++i) {
     ++slots[i]->step;
     rules.push_back(rule_of(*slots[i]));
@@ -146,6 +138,7 @@ void check_adam(const char* name, const O& o) {
 void SGDOptions::check() const {
   check_range("SGD", "lr", lr, 0, kAny);
   check_range("SGD", "momentum", momentum, 0, kAny);
+  check_range("SGD", "dampening", dampening, 0, 1);
   check_range("SGD", "weight_decay", weight_decay, 0, kAny);
   tutti::check<ValueError>(!nesterov || (momentum > 0 && dampening == 0), "SGD",
                            "nesterov needs a momentum and no dampening, not {} and {}", momentum, dampening);
@@ -168,7 +161,7 @@ void AdagradOptions::check() const {
 }
 void RMSpropOptions::check() const {
   check_range("RMSprop", "lr", lr, 0, kAny);
-  check_range("RMSprop", "alpha", alpha, 0, kAny);
+  check_range("RMSprop", "alpha", alpha, 0, 1);
   check_range("RMSprop", "eps", eps, 0, kAny);
   check_range("RMSprop", "momentum", momentum, 0, kAny);
   check_range("RMSprop", "weight_decay", weight_decay, 0, kAny);
@@ -180,13 +173,17 @@ void LionOptions::check() const {
   check_range("Lion", "weight_decay", weight_decay, 0, kAny);
 }
 
+void SGD::check_gradient(size_t group, const Tensor& parameter, const Tensor& gradient) {
+  if (!gradient.is_sparse()) return Optimizer::check_gradient(group, parameter, gradient);
+  const SGDOptions& o = options(group);
+  tutti::check<ValueError>(o.momentum == 0 && o.weight_decay == 0, "SGD",
+                           "takes sparse gradients (of {}) only without momentum and weight decay", parameter);
+}
 void SGD::update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) {
   const SGDOptions& o = options(group);
   double sign = o.maximize ? -1 : 1;
   TensorList dense = gradients;
   take_sparse(slots, dense, [&](Slot& slot, const Tensor& g) {
-    tutti::check<ValueError>(o.momentum == 0 && o.weight_decay == 0, "SGD",
-                             "takes sparse gradients (of {}) only without momentum and weight decay", slot.parameter);
     ++slot.step;
     slot.parameter.add_(g * (-sign * o.lr));
   });
@@ -228,6 +225,10 @@ void AdamW::update(size_t group, std::vector<Slot*>& slots, const TensorList& gr
   update_adam(name(), true, options(group), slots, gradients);
 }
 
+void SparseAdam::check_gradient(size_t, const Tensor& parameter, const Tensor& gradient) {
+  tutti::check<ValueError>(gradient.is_sparse(), "SparseAdam",
+                           "takes sparse gradients only (that of {} is dense); Adam takes dense ones", parameter);
+}
 void SparseAdam::update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) {
   const SparseAdamOptions& o = options(group);
   TensorList rest = gradients;
@@ -243,17 +244,19 @@ void SparseAdam::update(size_t group, std::vector<Slot*>& slots, const TensorLis
       rows.parameter = rows.parameter - rows.state[0] / (sqrt(rows.state[1]) + o.eps) * size;
     });
   });
-  tutti::check<ValueError>(slots.empty(), "SparseAdam", "takes sparse gradients only; Adam takes dense ones");
 }
 
+void Adagrad::check_gradient(size_t group, const Tensor& parameter, const Tensor& gradient) {
+  if (!gradient.is_sparse()) return Optimizer::check_gradient(group, parameter, gradient);
+  tutti::check<ValueError>(options(group).weight_decay == 0, "Adagrad",
+                           "takes sparse gradients (of {}) only without weight decay", parameter);
+}
 void Adagrad::update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) {
   const AdagradOptions& o = options(group);
   double sign = o.maximize ? -1 : 1;
   auto rate = [&](const Slot& slot) { return o.lr / (1 + static_cast<double>(slot.step - 1) * o.lr_decay); };
   TensorList dense = gradients;
   take_sparse(slots, dense, [&](Slot& slot, const Tensor& g) {
-    tutti::check<ValueError>(o.weight_decay == 0, "Adagrad", "takes sparse gradients (of {}) only without weight decay",
-                             slot.parameter);
     need_state(slot, 0, o.initial);
     ++slot.step;
     change_rows(slot, g, [&](Rows& rows) {

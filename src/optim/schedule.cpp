@@ -46,6 +46,7 @@ Schedule operator*(Schedule a, Schedule b) {
   return Schedule([a = std::move(a), b = std::move(b)](int64_t step) { return a(step) * b(step); });
 }
 Schedule then(Schedule a, int64_t steps, Schedule b) {
+  check<ValueError>(steps >= 0, "then", "the first schedule is for a number of steps ≥ 0, not {}", steps);
   return Schedule([a = std::move(a), steps, b = std::move(b)](int64_t s) { return s < steps ? a(s) : b(s - steps); });
 }
 Schedule constant(double factor) {
@@ -91,6 +92,7 @@ Schedule cosine_restarts(int64_t first, int64_t growth, double lowest) {
 }
 Schedule polynomial(int64_t steps, double power) {
   check_steps("polynomial", steps);
+  check<ValueError>(power >= 0 && std::isfinite(power), "polynomial", "takes a power ≥ 0, not {}", power);
   return Schedule([=](int64_t step) { return std::pow(1 - ratio(std::min(step, steps), steps), power); });
 }
 Schedule one_cycle(int64_t steps, const OneCycleOptions& o) {
@@ -101,12 +103,20 @@ Schedule one_cycle_momentum(int64_t steps, double low, double high, double rise)
 }
 
 Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule, std::optional<Schedule> momentum)
-    : optimizer_(&optimizer), schedule_(std::move(schedule)), momentum_(std::move(momentum)) {
+    : optimizer_(&optimizer),
+      claim_(std::make_shared<const Optimizer*>(&optimizer)),
+      schedule_(std::move(schedule)),
+      momentum_(std::move(momentum)) {
+  auto other = optimizer.scheduled_.lock();
+  check<ValueError>(!other || *other != &optimizer, "Scheduler",
+                    "the optimizer has a Scheduler, which this one would override: multiply schedules (a * b), chain "
+                    "them with then(), or let the other go first");
   for (size_t g = 0; g < optimizer.group_count(); ++g) {
     double scale = optimizer.lr_scale(g);
     base_.push_back(scale > 0 ? optimizer.lr(g) / scale : optimizer.lr(g));
   }
   apply();
+  optimizer.scheduled_ = claim_;
 }
 
 void Scheduler::apply() {
@@ -153,6 +163,11 @@ Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
                                      : std::numeric_limits<double>::infinity()) {
   check<ValueError>(options.factor > 0 && options.factor < 1, "Plateau", "factor must be between 0 and 1, not {}",
                     options.factor);
+  check<ValueError>(options.patience >= 0 && options.cooldown >= 0, "Plateau",
+                    "patience and cooldown are numbers of steps ≥ 0, not {} and {}", options.patience,
+                    options.cooldown);
+  check<ValueError>(options.threshold >= 0 && options.lowest >= 0, "Plateau",
+                    "threshold and lowest must be ≥ 0, not {} and {}", options.threshold, options.lowest);
 }
 
 void Plateau::step(double measure) {

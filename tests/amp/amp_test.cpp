@@ -307,6 +307,26 @@ TEST(GradScaler, OptimizersOverflowApart) {
   EXPECT_EQ(scaler.scale(), 1);
 }
 
+TEST(GradScaler, RefusesWhatCannotScale) {
+  for (double scale : {0.0, -1.0, double{INFINITY}, double{NAN}})
+    EXPECT_THROW(amp::GradScaler({.scale = scale}), ValueError) << scale;
+  EXPECT_THROW(amp::GradScaler({.growth = INFINITY}), ValueError);
+  EXPECT_THROW(amp::GradScaler({.growth_interval = 0}), ValueError);
+  amp::GradScaler scaler({.scale = 8});
+  for (double scale : {0.0, -3.0, double{INFINITY}, double{NAN}})
+    EXPECT_THROW(scaler.load_state({scale, 1}), ValueError) << scale;
+  EXPECT_THROW(scaler.load_state({2, -5}), ValueError);
+  EXPECT_EQ(scaler.scale(), 8);
+  scaler.load_state({4, 5});
+  EXPECT_EQ(scaler.scale(), 4);
+  // It never grows to what it could not come back from.
+  amp::GradScaler huge({.scale = 1e308, .growth = 10, .growth_interval = 1});
+  optim::SGD sgd({ones({1}).requires_grad_()}, {.lr = 0});
+  huge.step(sgd);
+  huge.update();
+  EXPECT_EQ(huge.scale(), 1e308);
+}
+
 TEST(GradScaler, DisabledItStandsAside) {
   Tensor p = zeros({1}).requires_grad_();
   optim::SGD sgd({p}, {.lr = 1});

@@ -138,6 +138,34 @@ TEST(DataLoader, ThrowsInOrderAndNamesTheSample) {
   }
 }
 
+// A batch that could not be made is behind the loader, like one that was: what comes after it comes once.
+TEST(DataLoader, GoesOnBehindABatchThatFailed) {
+  for (int workers : {0, 3}) {
+    data::DataLoader loader(Noisy{.bad = 5}, {.batch_size = 4, .workers = workers});
+    auto it = loader.begin();
+    EXPECT_THROW(++it, data::SampleError);
+    ++it;
+    EXPECT_EQ(values(std::get<1>(*it)), (Doubles{8, 9, 10, 11}));
+    data::DataLoader resumed(Noisy{.bad = 5}, {.batch_size = 4, .workers = workers});
+    resumed.load_state(loader.state());
+    auto rest = all(resumed);
+    ASSERT_EQ(rest.size(), 2u);
+    EXPECT_EQ(values(rest[0].second), (Doubles{12, 13, 14, 15}));
+    ++it, ++it;
+    EXPECT_FALSE(it == loader.end());
+    ++it;
+    EXPECT_TRUE(it == loader.end());
+    EXPECT_EQ(loader.epoch(), 1u);
+    // The last one of an epoch.
+    data::DataLoader last(Noisy{.count = 6, .bad = 5}, {.batch_size = 4, .workers = workers});
+    auto end = last.begin();
+    EXPECT_THROW(++end, data::SampleError);
+    ++end;
+    EXPECT_TRUE(end == last.end());
+    EXPECT_EQ(last.epoch(), 1u);
+  }
+}
+
 // Makes whole batches, with random numbers of their own.
 struct NoisyBatches {
   int bad = -1;

@@ -83,16 +83,49 @@ TEST(Csv, OtherForms) {
   EXPECT_THAT(plain.names(), ElementsAre("0", "1"));
   EXPECT_EQ(values(plain.matrix()), (Doubles{1, 2, 3, 4}));
   Csv missing("a,b\n1,\n,2\n", "memory");
-  double none = -1, nan = NAN;
-  EXPECT_EQ(values(missing.numbers("b", f64, &none)), (Doubles{-1, 2}));
-  EXPECT_TRUE(std::isnan(missing.numbers("b", f32, &nan)[0].item<float>()));
-  EXPECT_THROW(missing.numbers("b", i64, &nan), ValueError);
+  EXPECT_EQ(values(missing.numbers("b", f64, -1)), (Doubles{-1, 2}));
+  EXPECT_TRUE(std::isnan(missing.numbers("b", f32, NAN)[0].item<float>()));
+  EXPECT_THROW(missing.numbers("b", i64, NAN), ValueError);
   auto [codes, names] = Csv("k\nred\nblue\nred\n", "memory").categories("k");
   EXPECT_EQ(values(codes), (Doubles{1, 0, 1}));
   EXPECT_THAT(names, ElementsAre("blue", "red"));
   EXPECT_EQ(Csv("", "memory").rows(), 0u);
   EXPECT_EQ(Csv("a,b\n", "memory").numbers("a").numel(), 0);
   EXPECT_EQ(Csv("a\n\n1\n", "memory", {.skip_blank_lines = false}).rows(), 2u);
+}
+
+TEST(Csv, NumbersFitTheirDType) {
+  Csv gap("a\n\"\"\n", "t");
+  EXPECT_THAT(message_of<ValueError>([&] { gap.numbers("a", i8, 300); }), HasSubstr("300 in the place of empty cells"));
+  EXPECT_EQ(values(gap.numbers("a", i8, -128)), (Doubles{-128}));
+  EXPECT_EQ(values(gap.numbers("a", i64, -0x1p63)), (Doubles{-0x1p63}));
+  EXPECT_THROW(gap.numbers("a", i64, 0x1p63), ValueError);
+  EXPECT_THROW(gap.numbers("a", u8, -1), ValueError);
+  EXPECT_THROW(gap.numbers("a", i32, 0.5), ValueError);
+  EXPECT_THROW(gap.numbers("a", boolean, 2), ValueError);
+  EXPECT_THROW(gap.numbers("a", f16, 1e6), ValueError);
+  EXPECT_THROW(gap.numbers("a", f32, 1e39), ValueError);
+  EXPECT_EQ(values(gap.numbers("a", f16, HUGE_VAL)), (Doubles{HUGE_VAL}));
+  // Too large is an error, too small is nothing, whatever the dtype.
+  auto read = [](const std::string& cell, DType dtype) {
+    return values(Csv("a\n" + cell + "\n", "t").numbers("a", dtype));
+  };
+  for (const char* cell : {"1e39", "-1e39", "1e400", "100000e400", "0.001e400", "1e99999999999999999999"})
+    EXPECT_THAT(message_of<FileError>([&] { read(cell, f32); }), HasSubstr("too large")) << cell;
+  EXPECT_THROW(read("70000", f16), FileError);
+  EXPECT_THROW(read("-1e400", f64), FileError);
+  EXPECT_EQ(read("1e39", f64), (Doubles{1e39}));
+  for (const char* cell : {"1e-60", "1e-400", "-1e-400", "123456e-500", "0.001e-400", "1e-99999999999999999999"})
+    EXPECT_EQ(read(cell, f32), (Doubles{0})) << cell;
+  EXPECT_EQ(read("0." + std::string(400, '0') + "1", f64), (Doubles{0}));
+  EXPECT_EQ(read("inf", f32), (Doubles{HUGE_VAL}));
+  EXPECT_THROW(read("1e", f32), FileError);
+}
+
+TEST(Csv, ColumnsHaveDifferentNames) {
+  EXPECT_THAT(message_of<FileError>([] { Csv("\na,b,a\n1,2,3\n", "t"); }),
+              HasSubstr("t: line 2 names two columns 'a'"));
+  EXPECT_EQ(Csv("a,b,a\n1,2,3\n", "t", {.header = false}).columns(), 3u);
 }
 
 TEST(Csv, NamesLineAndColumn) {

@@ -35,6 +35,18 @@ class Hardswish(nn.Module):
         return x * nn.functional.hardtanh(x + 3, 0.0, 6.0) / 6
 
 
+class WithoutBias(nn.Module):
+    """A norm that has a weight only."""
+
+    def __init__(self, norm, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.norm = norm
+
+    def forward(self, x):
+        return self.norm(x, self.weight)
+
+
 class Bag(nn.Module):
     """EmbeddingBag of public operators, which has second gradients."""
 
@@ -128,9 +140,18 @@ def conv(c):
     c.case("conv2d.same.reflect", nn.Conv2d(2, 2, (4, 3), padding="same", padding_mode="reflect"), (1, 2, 5, 4))
     c.case("conv3d", nn.Conv3d(2, 2, 2, stride=(1, 2, 1), padding=1), (1, 2, 2, 3, 3))
     c.case("conv3d.replicate", nn.Conv3d(1, 2, 2, padding=(0, 1, 2), padding_mode="replicate"), (1, 1, 2, 2, 3))
+    c.case("conv1d.reflect", nn.Conv1d(2, 2, 3, padding=2, stride=2, padding_mode="reflect"), (2, 2, 5))
+    c.case("conv1d.replicate", nn.Conv1d(2, 2, 3, padding=2, dilation=2, padding_mode="replicate"), (2, 2, 5))
+    c.case("conv1d.same", nn.Conv1d(2, 2, 4, padding="same", dilation=3), (1, 2, 6))
+    c.case("conv3d.groups", nn.Conv3d(2, 4, (1, 2, 2), dilation=(1, 2, 1), groups=2, bias=False), (1, 2, 2, 4, 3))
+    c.case("conv3d.reflect", nn.Conv3d(1, 2, 2, padding=(1, 0, 2), padding_mode="reflect"), (1, 1, 2, 2, 3))
+    c.case("conv3d.circular", nn.Conv3d(1, 2, 2, padding=(1, 0, 2), padding_mode="circular"), (1, 1, 2, 2, 3))
+    c.case("conv3d.same", nn.Conv3d(1, 2, (2, 1, 3), padding="same", dilation=(1, 1, 2)), (1, 1, 3, 2, 4))
     c.case("transpose1d", nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1), (2, 2, 4))
     c.case("transpose2d", nn.ConvTranspose2d(4, 2, (3, 2), stride=(2, 1), padding=(1, 0), groups=2), (1, 4, 3, 3))
     c.case("transpose2d.nobias", nn.ConvTranspose2d(2, 2, 2, dilation=2, bias=False), (2, 2, 3, 3))
+    c.case("transpose1d.groups", nn.ConvTranspose1d(4, 2, 3, stride=2, dilation=2, groups=2, bias=False), (1, 4, 3))
+    c.case("transpose3d.groups", nn.ConvTranspose3d(2, 4, (1, 2, 2), dilation=(1, 1, 2), groups=2, bias=False), (1, 2, 2, 2, 2))
     c.case("transpose3d", nn.ConvTranspose3d(2, 2, 2, stride=(1, 2, 1), output_padding=(0, 1, 0)), (1, 2, 2, 2, 3))
 
 
@@ -147,6 +168,11 @@ def pool(c):
     c.case("aavg2d", nn.AdaptiveAvgPool2d((2, 4)), x2)
     c.case("max3d", nn.MaxPool3d(2, stride=1), x3)
     c.case("avg3d", nn.AvgPool3d(2, stride=(2, 1, 1)), x3)
+    c.case("max1d.ceil", nn.MaxPool1d(2, stride=3, dilation=2, ceil_mode=True), x1)
+    c.case("avg1d.ceil", nn.AvgPool1d(2, stride=2, ceil_mode=True), x1)
+    c.case("max3d.ceil", nn.MaxPool3d(2, stride=(3, 2, 1), dilation=(1, 1, 2), ceil_mode=True), x3)
+    c.case("avg3d.ceil", nn.AvgPool3d(2, stride=(3, 2, 2), padding=1, ceil_mode=True, count_include_pad=False), x3)
+    c.case("avg3d.divisor", nn.AvgPool3d(2, stride=2, padding=1, divisor_override=3), x3)
     c.case("amax3d", nn.AdaptiveMaxPool3d((2, 1, 2)), x3)
     c.case("aavg3d", nn.AdaptiveAvgPool3d((2, 1, 2)), x3)
 
@@ -171,6 +197,11 @@ def norm(c):
     c.case("instance2d.tracked", nn.InstanceNorm2d(2, affine=True, track_running_stats=True), (2, 2, 2, 3))
     c.case("instance2d.eval", nn.InstanceNorm2d(2, affine=True, track_running_stats=True), (2, 2, 2, 3), train=False)
     c.case("instance3d", nn.InstanceNorm3d(2, affine=True), (2, 2, 2, 2, 2))
+    for label, make, shape in [("1d", nn.InstanceNorm1d, (2, 3, 4)), ("3d", nn.InstanceNorm3d, (2, 2, 2, 2, 2))]:
+        c.case(f"instance{label}.tracked", make(shape[1], affine=True, track_running_stats=True, momentum=0.3), shape)
+        c.case(f"instance{label}.eval", make(shape[1], affine=True, track_running_stats=True), shape, train=False)
+    c.case("layer.nobias", WithoutBias(lambda x, w: nn.functional.layer_norm(x, (4,), w), 4), (3, 4))
+    c.case("group.nobias", WithoutBias(lambda x, w: nn.functional.group_norm(x, 2, w), 4), (2, 4, 3))
     c.case("layer", nn.LayerNorm(4), (3, 4))
     c.case("layer.two", nn.LayerNorm((2, 3), eps=1e-2), (2, 2, 3))
     c.case("layer.plain", nn.LayerNorm(4, elementwise_affine=False), (3, 4))
@@ -297,9 +328,10 @@ def activation(c):
         "hardsigmoid": Hardsigmoid(), "hardswish": Hardswish(), "hardshrink": nn.Hardshrink(0.7),
         "softshrink": nn.Softshrink(0.7), "threshold": nn.Threshold(0.3, -0.5), "tanhshrink": nn.Tanhshrink(),
         "gelu": nn.GELU(), "gelu.tanh": nn.GELU("tanh"), "softmax": nn.Softmax(1), "logsoftmax": nn.LogSoftmax(0),
-        "glu": nn.GLU(1),
+        "glu": nn.GLU(1), "softmin": nn.Softmin(0),
     }.items():
         c.case(key, module, (3, 4), low=-5.0 if key.startswith("hard") else -2.0)
+    c.case("rrelu.eval", nn.RReLU(0.1, 0.4), (3, 4), train=False)
 
 
 def fill(file):

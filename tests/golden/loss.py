@@ -33,6 +33,22 @@ def fill(file):
             lambda x, t: F.binary_cross_entropy_with_logits(x, t.detach(), **r),
             two,
         )
+        pair = lambda x: [x.real(3, 4, low=0, high=1), x.real(3, 4, low=0, high=1)]
+        case(f"binary_cross_entropy.plain.{reduction}", lambda x, t: F.binary_cross_entropy(x, t.detach(), **r), pair)
+        with_logits = F.binary_cross_entropy_with_logits
+        some = lambda x: logits(x)[:3]
+        case(f"binary_cross_entropy_with_logits.weight.{reduction}", lambda x, t, w: with_logits(x, t.detach(), w.detach(), **r), some)
+        case(
+            f"binary_cross_entropy_with_logits.pos_weight.{reduction}",
+            lambda x, t, p: with_logits(x, t.detach(), pos_weight=p.detach(), **r),
+            some,
+        )
+        # In public operators, which are differentiable by the targets too, as often as wanted.
+        finish = {"none": lambda x: x, "mean": torch.mean, "sum": torch.sum}[reduction]
+        entropy = lambda x, t: finish(-(t * x.log() + (1 - t) * torch.log1p(-x)))
+        case(f"binary_cross_entropy.targets.{reduction}", entropy, pair)
+        positive = lambda x, t, p: finish(-(p.detach() * t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x)))
+        case(f"binary_cross_entropy_with_logits.targets.{reduction}", positive, some)
         sides = lambda x: [x.real(4, 3), x.real(4, 3), torch.tensor([1, -1, -1, 1])]
         case(f"cosine_embedding_loss.{reduction}", lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin=0.1, **r), sides)
         ranks = lambda x: [x.real(4), x.real(4), torch.tensor([1, -1, -1, 1])]
@@ -54,6 +70,14 @@ def fill(file):
     case("smooth_l1_loss.zero", lambda x, t: F.smooth_l1_loss(x, t, beta=0.0), lambda x: [x.real(3, 4), x.real(3, 4)])
     probabilities = lambda x: [x.real(3, 4), x.real(3, 4, low=0.1, high=1)]
     case("kl_div.batchmean", lambda x, t: F.kl_div(x, t, reduction="batchmean"), probabilities)
+    two = lambda x: [x.real(3, 4), x.real(3, 4)]
+    case("kl_div.log.batchmean", lambda x, t: F.kl_div(x, t, reduction="batchmean", log_target=True), two)
+    # PyTorch 1.13 gives the same values, but gradients as if nothing had been clamped.
+    unit = lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=2.25)
+    case("cosine_similarity.eps", lambda x, y: (unit(x) * unit(y)).sum(1), two)
+    case("triplet_margin_loss.eps", lambda a, b, c: F.triplet_margin_loss(a, b, c, eps=0.5, swap=True), lambda x: [x.real(4, 3) for _ in range(3)])
+    case("pairwise_distance", lambda x, y: F.pairwise_distance(x, y), two)
+    case("pairwise_distance.options", lambda x, y: F.pairwise_distance(x, y, p=3.0, eps=0.25, keepdim=True), two)
     case("cosine_similarity", lambda x, y: F.cosine_similarity(x, y, dim=1), lambda x: [x.real(2, 3, 2), x.real(2, 3, 2)])
     case("cosine_similarity.broadcast", lambda x, y: F.cosine_similarity(x, y, dim=-1), lambda x: [x.real(2, 1, 3), x.real(4, 3)])
 
@@ -88,3 +112,11 @@ def fill(file):
                 name = f"nll_loss.{label}.{'weighted' if weighted else 'plain'}.{reduction}"
                 make = lambda x: [x.real(*sizes), target] + ([x.real(classes, low=0, high=2)] if weighted else [])
                 case(name, lambda x, t, w=None: F.nll_loss(x, t, None if w is None else w.detach(), reduction=reduction), make)
+
+    # Ignored: a class, and a number that is none.
+    for reduction in ("none", "mean", "sum"):
+        for ignored, target in [(2, index(0, 2, 4, 2)), (-7, index(0, -7, 4, 2))]:
+            name, o = f"batch.ignore{ignored}.weighted.{reduction}", {"ignore_index": ignored, "reduction": reduction}
+            make = lambda x: [x.real(4, 5), target, x.real(5, low=0, high=2)]
+            case(f"cross_entropy.{name}", lambda x, t, w: F.cross_entropy(x, t, w.detach(), label_smoothing=0.1, **o), make)
+            case(f"nll_loss.{name}", lambda x, t, w: F.nll_loss(x, t, w.detach(), **o), make)

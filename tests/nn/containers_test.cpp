@@ -104,6 +104,52 @@ TEST(Containers, GrowAndKeepTheirState) {
   for (auto& [name, m] : net.heads) EXPECT_FALSE(m.module().is_training()) << name;
 }
 
+TEST(Containers, LookingUpAddsNothing) {
+  ModuleDict modules{{"body", Linear(2, 3)}, {"head", ReLU()}};
+  EXPECT_THAT(
+      message_of<IndexError>([&] { modules["typo"]; }),
+      testing::AllOf(HasSubstr("ModuleDict has no entry 'typo'"), HasSubstr("body, head"), HasSubstr("insert")));
+  EXPECT_EQ(modules.size(), 2u);
+  const ModuleDict& same = modules;
+  EXPECT_EQ(same["body"].module().type_name(), "Linear");
+  EXPECT_THROW(same["typo"], IndexError);
+  modules.insert("tail", Linear(3, 1));
+  EXPECT_EQ(modules["tail"](ones({3})).sizes(), Shape{1});
+  EXPECT_THAT(message_of<ValueError>([&] { modules.insert("tail", ReLU()); }), HasSubstr("already"));
+  modules["tail"] = ReLU();
+  EXPECT_EQ(modules["tail"].module().type_name(), "ReLU");
+  for (const char* name : {"", "a.b"}) EXPECT_THROW(modules.insert(name, ReLU()), ValueError);
+  EXPECT_THROW((ModuleDict{{"a", ReLU()}, {"a", Tanh()}}), ValueError);
+
+  ParameterDict parameters;
+  EXPECT_THAT(message_of<IndexError>([&] { parameters["typo"]; }), HasSubstr("it has none"));
+  EXPECT_EQ(parameters.size(), 0u);
+  parameters.insert("scale", ones({2}));
+  EXPECT_EQ(names(parameters.named_parameters()), std::vector<std::string>{"scale"});
+  EXPECT_THROW(parameters.insert("scale", ones({2})), ValueError);
+  parameters["scale"] = zeros({3});
+  EXPECT_EQ(std::as_const(parameters)["scale"].sizes(), Shape{3});
+  EXPECT_THROW(std::as_const(parameters)["typo"], IndexError);
+}
+
+struct Scaled : Module<Scaled> {
+  TUTTI_FIELDS()
+  Tensor forward(const Tensor& x, double factor, int64_t times, const std::string& name) {
+    return name == "inverse" ? x / (factor * static_cast<double>(times)) : x * (factor * static_cast<double>(times));
+  }
+};
+
+TEST(AnyModule, TakesWholeNumbersForOthers) {
+  AnyModule any = Scaled();
+  EXPECT_EQ(values(any(ones({1}), 3, 2, std::string("plain"))), (Doubles{6}));
+  EXPECT_EQ(values(any(ones({1}), 0.5f, 2, std::string("plain"))), (Doubles{1}));
+  EXPECT_EQ(
+      message_of<ValueError>([&] { any(ones({1}), 3, 2.5, std::string()); }),
+      "AnyModule: Scaled takes (Tensor, double, long, string), but was called with (Tensor, long, double, string)");
+  any.module().register_forward_pre_hook([](ModuleBase&, TensorList&) {});
+  EXPECT_EQ(values(any(ones({1}), 4, 2, std::string("inverse"))), (Doubles{0.125}));
+}
+
 TEST(Containers, IdentityFlattenAndUnflatten) {
   Tensor x = arange(24).reshape({2, 3, 4});
   EXPECT_TRUE(Identity()(x).is_same(x));

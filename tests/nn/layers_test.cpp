@@ -39,6 +39,15 @@ TEST(Layers, ConvolutionsAgreeWithPyTorch) {
   agree("conv2d.same.reflect", Conv2d(2, 2, {4, 3}, {.same = true, .padding_mode = PadMode::reflect}));
   agree("conv3d", Conv3d(2, 2, 2, {.stride = {1, 2, 1}, .padding = 1}));
   agree("conv3d.replicate", Conv3d(1, 2, 2, {.padding = {0, 1, 2}, .padding_mode = PadMode::replicate}));
+  agree("conv1d.reflect", Conv1d(2, 2, 3, {.stride = 2, .padding = 2, .padding_mode = PadMode::reflect}));
+  agree("conv1d.replicate", Conv1d(2, 2, 3, {.padding = 2, .dilation = 2, .padding_mode = PadMode::replicate}));
+  agree("conv1d.same", Conv1d(2, 2, 4, {.dilation = 3, .same = true}));
+  agree("conv3d.groups", Conv3d(2, 4, {1, 2, 2}, {.dilation = {1, 2, 1}, .groups = 2, .bias = false}));
+  agree("conv3d.reflect", Conv3d(1, 2, 2, {.padding = {1, 0, 2}, .padding_mode = PadMode::reflect}));
+  agree("conv3d.circular", Conv3d(1, 2, 2, {.padding = {1, 0, 2}, .padding_mode = PadMode::circular}));
+  agree("conv3d.same", Conv3d(1, 2, {2, 1, 3}, {.dilation = {1, 1, 2}, .same = true}));
+  agree("transpose1d.groups", ConvTranspose1d(4, 2, 3, {.stride = 2, .dilation = 2, .groups = 2, .bias = false}));
+  agree("transpose3d.groups", ConvTranspose3d(2, 4, {1, 2, 2}, {.dilation = {1, 1, 2}, .groups = 2, .bias = false}));
   agree("transpose1d", ConvTranspose1d(2, 3, 3, {.stride = 2, .padding = 1, .output_padding = 1}));
   agree("transpose2d", ConvTranspose2d(4, 2, {3, 2}, {.stride = {2, 1}, .padding = {1, 0}, .groups = 2}));
   agree("transpose2d.nobias", ConvTranspose2d(2, 2, 2, {.dilation = 2, .bias = false}));
@@ -56,6 +65,11 @@ TEST(Layers, PoolsAgreeWithPyTorch) {
   agree("aavg2d", AdaptiveAvgPool2d({2, 4}));
   agree("max3d", MaxPool3d(2, {.stride = 1}));
   agree("avg3d", AvgPool3d(2, {.stride = {2, 1, 1}}));
+  agree("max1d.ceil", MaxPool1d(2, {.stride = 3, .dilation = 2, .ceil_mode = true}));
+  agree("avg1d.ceil", AvgPool1d(2, {.stride = 2, .ceil_mode = true}));
+  agree("max3d.ceil", MaxPool3d(2, {.stride = {3, 2, 1}, .dilation = {1, 1, 2}, .ceil_mode = true}));
+  agree("avg3d.ceil", AvgPool3d(2, {.stride = {3, 2, 2}, .padding = 1, .ceil_mode = true, .count_include_pad = false}));
+  agree("avg3d.divisor", AvgPool3d(2, {.stride = 2, .padding = 1, .divisor_override = 3}));
   agree("amax3d", AdaptiveMaxPool3d({2, 1, 2}));
   agree("aavg3d", AdaptiveAvgPool3d({2, 1, 2}));
 }
@@ -95,6 +109,13 @@ TEST(Layers, NormsAgreeWithPyTorch) {
   agree("instance2d.tracked", InstanceNorm2d(2, tracked), {.counts_batches = false});
   agree("instance2d.eval", InstanceNorm2d(2, tracked), {.training = false});
   agree("instance3d", InstanceNorm3d(2, {.affine = true}));
+  InstanceNormOptions slow{.momentum = 0.3, .affine = true, .track_running_stats = true};
+  agree("instance1d.tracked", InstanceNorm1d(3, slow), {.counts_batches = false});
+  agree("instance1d.eval", InstanceNorm1d(3, tracked), {.training = false});
+  agree("instance3d.tracked", InstanceNorm3d(2, slow), {.counts_batches = false});
+  agree("instance3d.eval", InstanceNorm3d(2, tracked), {.training = false});
+  agree("layer.nobias", LayerNorm(4, {.bias = false}));
+  agree("group.nobias", GroupNorm(2, 4, {.bias = false}));
   agree("layer", LayerNorm(4));
   agree("layer.two", LayerNorm({2, 3}, {.eps = 1e-2}));
   agree("layer.plain", LayerNorm(4, {.affine = false}));
@@ -177,11 +198,13 @@ TEST(Layers, ActivationsAgreeWithPyTorch) {
   agree("softmax", Softmax(1));
   agree("logsoftmax", LogSoftmax(0));
   agree("glu", GLU(1));
+  agree("softmin", Softmin(0));
+  agree("rrelu.eval", RReLU(0.1, 0.4), {.training = false});
 }
 
 TEST(Layers, WrongArgumentsAreNamed) {
   EXPECT_THAT(message_of<ValueError>([] { Conv2d(3, 4, 3, {.groups = 2}); }), HasSubstr("groups"));
-  EXPECT_THAT(message_of<ShapeError>([] { Conv2d(3, 4, {3, 3, 3}); }), HasSubstr("2 spatial dims"));
+  EXPECT_THAT(message_of<ShapeError>([] { Conv2d(3, 4, {3, 3, 3}); }), HasSubstr("kernel of one entry or 2"));
   EXPECT_THAT(message_of<ShapeError>([] { Linear(3, 4)(zeros({2, 5})); }), HasSubstr("[2, 5]"));
   EXPECT_THAT(message_of<ShapeError>([] { Bilinear(3, 4, 2)(zeros({2, 3}), zeros({2, 5})); }), HasSubstr("[2, 5]"));
   EXPECT_THROW(PReLU(3)(zeros({2, 4})), ShapeError);

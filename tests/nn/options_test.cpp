@@ -86,6 +86,93 @@ TEST(Options, ConvolutionsRefuseWhatDoesNotFit) {
   EXPECT_THROW(ConvTranspose2d(1, 1, 3, {.stride = {}}), ShapeError);
 }
 
+template <class F>
+void expect_named(F make, const char* name, const char* text) {
+  EXPECT_THAT(message_of<ValueError>(make), testing::AllOf(testing::StartsWith(name), HasSubstr(text)));
+}
+
+TEST(Options, LayersRefuseNonsenseWhenTheyAreMade) {
+  expect_named([] { GroupNorm(3, 4); }, "GroupNorm: ", "4 channels do not divide into 3");
+  expect_named([] { GroupNorm(0, 4); }, "GroupNorm: ", "into 0 groups");
+  expect_named([] { GroupNorm(2, 4, {.eps = -1}); }, "GroupNorm: ", "eps");
+  expect_named([] { Dropout(1.5); }, "Dropout: ", "1.5");
+  expect_named([] { Dropout2d(-0.5); }, "ChannelDropout: ", "-0.5");
+  expect_named([] { Dropout{NAN}; }, "Dropout: ", "nan");
+  expect_named([] { PReLU(0); }, "PReLU: ", "not 0");
+  expect_named([] { LazyLinear(-1); }, "LazyLinear: ", "-1");
+  expect_named([] { Linear(-1, 2); }, "Linear: ", "-1");
+  expect_named([] { Bilinear(2, -3, 2); }, "Bilinear: ", "-3");
+  expect_named([] { LayerNorm(-4); }, "LayerNorm: ", "-4");
+  expect_named([] { LayerNorm(4, {.eps = -1}); }, "LayerNorm: ", "eps");
+  expect_named([] { RMSNorm({2, -4}); }, "RMSNorm: ", "-4");
+  expect_named([] { RMSNorm(4, {.eps = NAN}); }, "RMSNorm: ", "eps");
+  expect_named([] { BatchNorm1d(-4); }, "BatchNorm1d: ", "-4");
+  expect_named([] { BatchNorm2d(4, {.eps = -1}); }, "BatchNorm2d: ", "eps");
+  expect_named([] { BatchNorm3d(4, {.momentum = 7}); }, "BatchNorm3d: ", "momentum");
+  expect_named([] { InstanceNorm1d(4, {.momentum = -1}); }, "InstanceNorm1d: ", "momentum");
+  expect_named([] { Conv2d(1, 1, 0); }, "Conv2d: ", "kernel of 1 or more");
+  expect_named([] { Conv2d(1, 1, -1); }, "Conv2d: ", "kernel");
+  expect_named([] { Conv1d(1, -1, 1); }, "Conv1d: ", "-1");
+  expect_named([] { Conv3d(1, 1, 1, {.stride = 0}); }, "Conv3d: ", "stride");
+  expect_named([] { ConvTranspose1d(1, 1, 0); }, "ConvTranspose1d: ", "kernel");
+  expect_named([] { TransformerEncoder(4, 2, -1); }, "TransformerEncoder: ", "-1");
+  expect_named([] { TransformerDecoder(4, 2, -1); }, "TransformerDecoder: ", "-1");
+  expect_named([] { TransformerEncoderLayer(4, 2, {.feedforward = -1}); }, "TransformerEncoderLayer: ", "feedforward");
+  expect_named([] { TransformerDecoderLayer(4, 3); }, "TransformerDecoderLayer: ", "3 heads");
+  expect_named([] { TransformerEncoderLayer(4, 2, {.dropout = 2}); }, "TransformerEncoderLayer: ", "dropout");
+  expect_named([] { MultiheadAttention(4, 2, {.dropout = 2}); }, "MultiheadAttention: ", "dropout");
+  expect_named([] { MultiheadAttention(-4, 2); }, "MultiheadAttention: ", "-4");
+  expect_named([] { MultiheadAttention(4, 2, {.key_width = -1}); }, "MultiheadAttention: ", "-1");
+}
+
+TEST(Options, NothingInIsOnlyTheBias) {
+  nn::Linear l(0, 4);
+  Tensor y = l(ones({2, 3, 0}));
+  EXPECT_EQ(y.sizes(), (Shape{2, 3, 4}));
+  EXPECT_TRUE(identical(y[1][2].detach(), l.bias.detach()));
+  EXPECT_EQ(nn::Linear(0, 4, {.bias = false})(ones({0})).sizes(), Shape{4});
+  EXPECT_EQ(nn::Linear(3, 4)(ones({2, 0, 3})).sizes(), (Shape{2, 0, 4}));
+  nn::TransformerEncoder encoder(4, 2, 1, {.feedforward = 0, .dropout = 0});
+  Tensor x = randn({3, 2, 4});
+  EXPECT_EQ(encoder(x).sizes(), x.sizes());
+  encoder(x).sum().backward();
+}
+
+TEST(Options, ABatchThatIsRefusedIsNotCounted) {
+  nn::BatchNorm1d norm(3), average(3, {.momentum = std::nullopt});
+  for (nn::BatchNorm1d* m : {&norm, &average}) {
+    EXPECT_THROW((*m)(randn({4, 2})), ShapeError);
+    EXPECT_EQ(m->num_batches_tracked.item<double>(), 0);
+    EXPECT_EQ(values(m->running_mean), (Doubles{0, 0, 0}));
+    (*m)(ones({4, 3}));
+    (*m)(zeros({4, 3}));
+    EXPECT_EQ(m->num_batches_tracked.item<double>(), 2);
+  }
+  EXPECT_TRUE(close(average.running_mean, full({3}, 0.5f), 1e-6));
+}
+
+TEST(Options, CopiesOfALazyModuleWaitForOneValue) {
+  manual_seed(3);
+  nn::LazyLinear one(3), two = one, apart = one.clone();
+  two.to(f64);
+  one(ones({2}, {f64}));
+  EXPECT_EQ(two.parameters().size(), 2u);
+  EXPECT_TRUE(two.weight.is_same(one.weight) && two.bias.is_same(one.bias));
+  EXPECT_TRUE(identical(two(ones({2}, {f64})), one(ones({2}, {f64}))));
+  EXPECT_THROW(apart.parameters(), ValueError);
+  apart(ones({5}));
+  EXPECT_EQ(apart.weight.sizes(), (Shape{3, 5}));
+  EXPECT_EQ(apart.weight.dtype(), f32);
+  // By loading too; and a list of copies is one set of weights.
+  std::vector<nn::LazyLinear> many(3, nn::LazyLinear(2));
+  many[1].load_state_dict({{"weight", ones({2, 2})}, {"bias", zeros({2})}});
+  EXPECT_EQ(values(many[2](ones({2}))), (Doubles{2, 2}));
+  EXPECT_TRUE(many[2].weight.is_same(many[1].weight));
+  nn::LazyLinear later = many[0], own = many[0].clone();
+  EXPECT_TRUE(later.parameters()[0].is_same(many[1].weight));
+  EXPECT_FALSE(own.parameters()[0].is_same(many[1].weight));
+}
+
 TEST(Options, BagsRefuseWeightsOfLookups) {
   EXPECT_THAT(
       message_of<ValueError>([] { EmbeddingBag(4, 2, {.mode = BagMode::sum, .per_sample_weights = ones({3})}); }),

@@ -156,6 +156,10 @@ TEST(Sequences, AttentionRefusesNonsense) {
   refused({.key_padding = zeros({3, 2}, {boolean})}, "key_padding bool[3, 2] on cpu:0 must be [batch, keys] = [2, 3]");
   EXPECT_THROW(m(x, x, zeros({3, 2, 5})), ShapeError);
   EXPECT_THROW(m(x, zeros({4}), x), ShapeError);
+  Tensor other = zeros({3, 5, 4});
+  EXPECT_THAT(message_of<ShapeError>([&] { m(x, other, other); }),
+              testing::AllOf(testing::StartsWith("MultiheadAttention: "), HasSubstr("f32[3, 5, 4]")));
+  EXPECT_THAT(message_of<ShapeError>([&] { m(x, x, zeros({4, 2, 4})); }), testing::StartsWith("MultiheadAttention: "));
   MultiheadAttention more(4, 2, {.add_zero_attn = true});
   EXPECT_THAT(message_of<ShapeError>([&] { more(x, x, x, AttendOptions{.mask = zeros({3, 4})}); }),
               HasSubstr("[queries, keys] = [3, 3]"));

@@ -39,6 +39,36 @@ TEST(LoadStateDict, LazyModulesDrawWhatWasNotLoaded) {
   EXPECT_GT(two.weight.abs().sum().item<double>(), 0);
 }
 
+TEST(LoadStateDict, LazyModulesLoadAsTheyWereTold) {
+  const nn::StateDict state{{"weight", full({3, 2}, 2.0f)}, {"bias", ones({3})}};
+  nn::LazyLinear frozen(3), wide(3, {.dtype = f64}), converted(3), elsewhere(3), plain(3);
+  frozen.requires_grad_(false);
+  frozen.load_state_dict(state);
+  EXPECT_FALSE(frozen.weight.requires_grad() || frozen.bias.requires_grad());
+  converted.to(f64);
+  for (nn::LazyLinear* m : {&wide, &converted}) {
+    m->load_state_dict(state);
+    EXPECT_EQ(m->weight.dtype(), f64);
+    EXPECT_TRUE(m->weight.requires_grad() && m->weight.is_leaf());
+    EXPECT_EQ(values((*m)(ones({2}, {f64}))), (Doubles{5, 5, 5}));
+  }
+  elsewhere.to("meta");
+  elsewhere.load_state_dict(state);
+  EXPECT_TRUE(elsewhere.weight.device().is_meta());
+  EXPECT_EQ(elsewhere.weight.sizes(), (Shape{3, 2}));
+  // Told nothing, they take what they get, but not the memory.
+  plain.load_state_dict({{"weight", ones({3, 2}, {f64})}, {"bias", state.at("bias")}});
+  EXPECT_EQ(plain.weight.dtype(), f64);
+  EXPECT_EQ(plain.bias.dtype(), f32);
+  EXPECT_FALSE(plain.bias.raw_data() == state.at("bias").raw_data());
+  // What was told decides what fits.
+  nn::LazyLinear real(3, {.bias = false, .dtype = f64});
+  EXPECT_THAT(message_of<ValueError>([&] { real.load_state_dict({{"weight", ones({3, 2}, {c64})}}); }),
+              HasSubstr("does not fit: weight"));
+  real.load_state_dict({{"weight", ones({3, 2}, {i64})}});
+  EXPECT_EQ(real.weight.dtype(), f64);
+}
+
 TEST(LoadStateDict, WhatIsComplexOrSparseIsListedWithTheRest) {
   nn::Linear net(2, 3);
   Tensor weight = net.weight.detach().clone(), bias = net.bias.detach().clone();

@@ -41,6 +41,18 @@ TEST(Loss, AgreesWithPyTorch) {
     });
     expect("binary_cross_entropy_with_logits.plain",
            [&](auto& x) { return binary_cross_entropy_with_logits(x[0], x[1].detach(), {.reduction = r}); });
+    expect("binary_cross_entropy.plain",
+           [&](auto& x) { return binary_cross_entropy(x[0], x[1].detach(), {.reduction = r}); });
+    expect("binary_cross_entropy_with_logits.weight", [&](auto& x) {
+      return binary_cross_entropy_with_logits(x[0], x[1].detach(), {.weight = x[2].detach(), .reduction = r});
+    });
+    expect("binary_cross_entropy_with_logits.pos_weight", [&](auto& x) {
+      return binary_cross_entropy_with_logits(x[0], x[1].detach(), {.pos_weight = x[2].detach(), .reduction = r});
+    });
+    expect("binary_cross_entropy.targets", [&](auto& x) { return binary_cross_entropy(x[0], x[1], {.reduction = r}); });
+    expect("binary_cross_entropy_with_logits.targets", [&](auto& x) {
+      return binary_cross_entropy_with_logits(x[0], x[1], {.pos_weight = x[2].detach(), .reduction = r});
+    });
     MarginOptions margin{.margin = 0.1, .reduction = r};
     expect("cosine_embedding_loss", [&](auto& x) { return cosine_embedding_loss(x[0], x[1], x[2], margin); });
     margin.margin = 0.3;
@@ -61,6 +73,12 @@ TEST(Loss, AgreesWithPyTorch) {
   one("smooth_l1_loss.zero", [](auto& x) { return smooth_l1_loss(x[0], x[1], 0); });
   one("kl_div.batchmean", [](auto& x) { return kl_div(x[0], x[1], {.batch_mean = true}); });
   EXPECT_THROW(kl_div(zeros({}), ones({}), {.batch_mean = true}), ShapeError);
+  one("kl_div.log.batchmean", [](auto& x) { return kl_div(x[0], x[1], {.log_target = true, .batch_mean = true}); });
+  one("cosine_similarity.eps", [](auto& x) { return cosine_similarity(x[0], x[1], 1, 2.25); });
+  one("triplet_margin_loss.eps",
+      [](auto& x) { return triplet_margin_loss(x[0], x[1], x[2], {.epsilon = 0.5, .swap = true}); });
+  one("pairwise_distance", [](auto& x) { return pairwise_distance(x[0], x[1]); });
+  one("pairwise_distance.options", [](auto& x) { return pairwise_distance(x[0], x[1], 3, 0.25, true); });
   one("cosine_similarity", [](auto& x) { return cosine_similarity(x[0], x[1]); });
   one("cosine_similarity.broadcast", [](auto& x) { return cosine_similarity(x[0], x[1], -1); });
 }
@@ -73,7 +91,8 @@ TEST(CrossEntropy, AgreesWithPyTorch) {
     ++found;
     std::string key = member.substr(0, member.size() - 4);
     auto has = [&](const char* part) { return key.find(part) != std::string::npos; };
-    CrossEntropyOptions o{.label_smoothing = has(".0.2.") ? 0.2 : 0};
+    CrossEntropyOptions o{.label_smoothing = has(".0.2.") ? 0.2 : has(".ignore") ? 0.1 : 0};
+    if (has(".ignore")) o.ignore_index = has(".ignore2.") ? 2 : -7;
     for (auto [label, r] : kReductions)
       if (key.ends_with(label)) o.reduction = r;
     expect_golden(goldens(), key, [&](const TensorList& x) {
@@ -81,7 +100,7 @@ TEST(CrossEntropy, AgreesWithPyTorch) {
       return TensorList{cross_entropy(x[0], x[1], o)};
     });
   }
-  EXPECT_GE(found, 50);
+  EXPECT_GE(found, 56);
 }
 
 TEST(NllLoss, AgreesWithPyTorch) {
@@ -91,6 +110,7 @@ TEST(NllLoss, AgreesWithPyTorch) {
     ++found;
     std::string key = member.substr(0, member.size() - 4);
     NllOptions o;
+    if (key.find(".ignore") != std::string::npos) o.ignore_index = key.find(".ignore2.") != std::string::npos ? 2 : -7;
     for (auto [label, r] : kReductions)
       if (key.ends_with(label)) o.reduction = r;
     expect_golden(goldens(), key, [&](const TensorList& x) {
@@ -98,7 +118,7 @@ TEST(NllLoss, AgreesWithPyTorch) {
       return TensorList{nll_loss(x[0], x[1], o)};
     });
   }
-  EXPECT_GE(found, 12);
+  EXPECT_GE(found, 18);
 }
 
 TEST(CrossEntropy, PassesGradcheck) {

@@ -160,10 +160,40 @@ TEST(Schedule, PlateausGoTogetherWithSchedules) {
     EXPECT_EQ(other.lr(), 0.25);
   }
   // A schedule that begins late does not take it for a part of the rate.
-  Scheduler late(sgd, constant(1));
-  EXPECT_EQ(sgd.lr(), 0.25);
+  SGD copy = sgd;  // the schedule of sgd is not that of a copy
+  Scheduler late(copy, constant(1));
+  EXPECT_EQ(copy.lr(), 0.25);
   late.step();
-  EXPECT_EQ(sgd.lr(), 0.25);
+  EXPECT_EQ(copy.lr(), 0.25);
+}
+
+TEST(Schedule, NonsenseIsRefusedAtOnce) {
+  SGD sgd = make_sgd(1);
+  EXPECT_THROW(Plateau(sgd, {.patience = -1}), ValueError);
+  EXPECT_THROW(Plateau(sgd, {.threshold = -1e-4}), ValueError);
+  EXPECT_THROW(Plateau(sgd, {.threshold = NAN}), ValueError);
+  EXPECT_THROW(Plateau(sgd, {.cooldown = -1}), ValueError);
+  EXPECT_THROW(Plateau(sgd, {.lowest = -1}), ValueError);
+  Plateau usual(sgd, {.patience = 0, .threshold = 0, .cooldown = 0, .lowest = 0});
+  EXPECT_THROW(then(constant(1), -5, constant(2)), ValueError);
+  EXPECT_EQ(then(constant(1), 0, constant(2))(0), 2);
+  EXPECT_THROW(polynomial(10, -1), ValueError);
+  EXPECT_THROW(polynomial(10, INFINITY), ValueError);
+}
+
+TEST(Schedule, AnOptimizerHasOneScheduler) {
+  SGD sgd = make_sgd(1);
+  std::optional<Scheduler> first(std::in_place, sgd, constant(0.5));
+  EXPECT_THAT(message_of<ValueError>([&] { Scheduler(sgd, constant(2)); }), testing::HasSubstr("a * b"));
+  EXPECT_EQ(sgd.lr(), 0.5);
+  Scheduler copy = *first;  // the same one
+  copy.step();
+  first.reset();
+  EXPECT_THROW(Scheduler(sgd, constant(2)), ValueError);
+  copy = Scheduler(*std::make_unique<SGD>(make_sgd(1)), constant(1));
+  EXPECT_THROW(Scheduler(sgd, constant(NAN)), ValueError);  // one that could not be made is none
+  Scheduler second(sgd, constant(2));
+  EXPECT_EQ(sgd.lr(), 1);
 }
 
 TEST(Schedule, PlateausNeverRaiseARate) {

@@ -47,7 +47,7 @@ using Order = std::vector<std::vector<int64_t>>;  // the samples of each batch
 
 struct Position {
   uint64_t epoch = 0;
-  size_t batch = 0;                         // batches of the epoch that were handed out
+  size_t batch = 0;                         // batches of the epoch that were handed out, or could not be made
   bool resumed = false;                     // load_state was called: the next pass goes on from here
   std::shared_ptr<const Order> order = {};  // of this epoch, once it is known
 };
@@ -128,7 +128,7 @@ class DataLoader {
   /// The next pass is this epoch, from its beginning.
   void set_epoch(uint64_t epoch) { *position_ = {epoch, 0, false}; }
 
-  /// Where the loader is: the epoch, and how many of its batches were handed out.
+  /// Where the loader is: the epoch, and how many of its batches were handed out or failed.
   io::State state() const { return detail::position_state(*position_, identity()); }
   /// The next pass goes on where the state was taken, with the batches that would have come then. ValueError when this
   /// loader would give others: another seed, size, option, or order of the epoch's samples.
@@ -144,12 +144,10 @@ class DataLoader {
     Batch& operator*() const { return *batch_; }
     Batch* operator->() const { return batch_.get(); }
     Iterator& operator++() {
-      batch_.reset();  // its memory can serve the batches to come
+      batch_.reset();      // its memory can serve the batches to come
+      ++position_->batch;  // one that cannot be made counts too: the next step goes on behind it
       batch_ = std::static_pointer_cast<Batch>(prefetcher_->next());
-      if (batch_)
-        ++position_->batch;
-      else
-        *position_ = {position_->epoch + 1, 0, false};
+      if (!batch_) *position_ = {position_->epoch + 1, 0, false};
       return *this;
     }
     void operator++(int) { ++*this; }

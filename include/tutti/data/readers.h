@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,7 +30,8 @@ struct CsvOptions {
   bool skip_blank_lines = true;
 };
 
-/// A table of text, whose columns are made into tensors when asked for. The file stays mapped while it lives.
+/// A table of text with columns of different names, whose columns are made into tensors when asked for. The file stays
+/// mapped while it lives.
 class Csv {
  public:
   explicit Csv(const std::string& path, const CsvOptions& options = {});
@@ -43,9 +45,9 @@ class Csv {
   size_t column(std::string_view name) const;
   std::string_view cell(size_t row, size_t column) const;
 
-  /// A column as numbers. FileError naming line and column where a cell is none (boolean: 0, 1, true, false). With
-  /// `missing`, empty cells become that number.
-  Tensor numbers(std::string_view name, DType dtype = DType::f32, const double* missing = nullptr) const;
+  /// A column as numbers. FileError naming line and column where a cell is none (boolean: 0, 1, true, false), or is
+  /// larger than the dtype can say; what is too small for it is 0. With `missing`, empty cells become that number.
+  Tensor numbers(std::string_view name, DType dtype = DType::f32, std::optional<double> missing = {}) const;
   /// Several columns as [rows, columns]; all of them where no name is given.
   Tensor matrix(const std::vector<std::string>& names = {}, DType dtype = DType::f32) const;
   std::vector<std::string> strings(std::string_view name) const;
@@ -57,7 +59,7 @@ class Csv {
 
  private:
   class Parser;
-  void fill(Tensor& out, size_t column, const double* missing) const;
+  void fill(Tensor& out, size_t column, std::optional<double> missing) const;
 
   std::shared_ptr<io::Blob> blob_;
   std::vector<std::string> names_;

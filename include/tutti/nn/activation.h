@@ -165,7 +165,7 @@ struct GLU : Module<GLU> {
 struct PReLU : Module<PReLU> {
   Parameter weight;
   TUTTI_FIELDS(weight)
-  explicit PReLU(int64_t channels = 1, double slope = 0.25) : weight(full({channels}, slope)) {}
+  explicit PReLU(int64_t channels = 1, double slope = 0.25);
   Tensor forward(const Tensor& x) {
     Shape sizes(static_cast<size_t>(x.dim()), 1);
     if (weight.numel() > 1 && x.dim() > 1) sizes[1] = weight.numel();
@@ -184,7 +184,7 @@ struct RReLU : Module<RReLU> {
 struct Dropout : Module<Dropout> {
   double p;
   TUTTI_FIELDS(p)
-  explicit Dropout(double p = 0.5) : p(p) {}
+  explicit Dropout(double p = 0.5);
   Tensor forward(const Tensor& x) { return dropout(x, p, is_training()); }
 };
 
@@ -192,7 +192,7 @@ struct Dropout : Module<Dropout> {
 struct ChannelDropout : Module<ChannelDropout> {
   double p;
   TUTTI_FIELDS(p)
-  explicit ChannelDropout(double p = 0.5) : p(p) {}
+  explicit ChannelDropout(double p = 0.5);
   Tensor forward(const Tensor& x) {
     if (!is_training() || p == 0) return x;
     Shape sizes(static_cast<size_t>(x.dim()), 1);

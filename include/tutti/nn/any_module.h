@@ -10,7 +10,8 @@ namespace tutti::nn {
 
 namespace detail {
 
-/// One argument on its way to a module whose type is not known here. Numbers travel as int64 or double.
+/// One argument on its way to a module whose type is not known here. Numbers travel as int64 or double; an int64 is
+/// taken where a double is wanted, as it would be in a call.
 struct Argument {
   const void* value;
   const std::type_info* type;
@@ -93,6 +94,8 @@ class HolderOf final : public Holder {
   }
   template <class T>
   static T argument(const Argument& given) {
+    if constexpr (std::same_as<Passed<T>, double>)
+      if (*given.type == typeid(int64_t)) return static_cast<T>(*static_cast<const int64_t*>(given.value));
     return static_cast<T>(*static_cast<const Passed<T>*>(given.value));
   }
   M module_;

@@ -9,6 +9,18 @@ namespace tutti::nn {
 namespace detail {
 /// IndexError if there is no entry i.
 void check_entry(const ModuleBase& module, size_t i, size_t size);
+/// IndexError, with the names that there are.
+[[noreturn]] void no_entry(const ModuleBase& module, const std::string& name);
+/// ValueError if an entry cannot have this name: paths are made of names.
+void check_name(const ModuleBase& module, const std::string& name, bool taken);
+
+/// The entry of this name in a map that a module has.
+template <class Items>
+auto& entry(const ModuleBase& module, Items& items, const std::string& name) {
+  auto found = items.find(name);
+  if (found == items.end()) no_entry(module, name);
+  return found->second;
+}
 }  // namespace detail
 
 /// Runs modules one after another: Sequential(Linear(2, 8), ReLU(), Linear(8, 1)).
@@ -55,16 +67,26 @@ struct ModuleList : Module<ModuleList> {
   auto end() { return items.end(); }
 };
 
+/// Modules of any types by name, in the order of the names: dict["body"], dict.insert("head", Linear(8, 2)).
 struct ModuleDict : Module<ModuleDict> {
   static constexpr bool anonymous_fields = true;
   std::map<std::string, AnyModule> items;
   TUTTI_FIELDS(items)
 
   ModuleDict() = default;
-  ModuleDict(std::initializer_list<std::pair<const std::string, AnyModule>> modules) : items(modules) {}
+  ModuleDict(std::initializer_list<std::pair<const std::string, AnyModule>> modules) {
+    for (const auto& [name, module] : modules) insert(name, module);
+  }
+  /// Adds an entry. One that is there is replaced by assigning to it.
+  AnyModule& insert(const std::string& name, AnyModule module) {
+    detail::check_name(*this, name, contains(name));
+    return items[name] = std::move(module);
+  }
   size_t size() const { return items.size(); }
   bool contains(const std::string& name) const { return items.contains(name); }
-  AnyModule& operator[](const std::string& name) { return items[name]; }
+  /// IndexError if there is none.
+  AnyModule& operator[](const std::string& name) { return detail::entry(*this, items, name); }
+  const AnyModule& operator[](const std::string& name) const { return detail::entry(*this, items, name); }
   auto begin() { return items.begin(); }
   auto end() { return items.end(); }
 };
@@ -86,16 +108,26 @@ struct ParameterList : Module<ParameterList> {
   auto end() { return items.end(); }
 };
 
+/// Parameters by name, in the order of the names: dict["scale"], dict.insert("shift", zeros({8})).
 struct ParameterDict : Module<ParameterDict> {
   static constexpr bool anonymous_fields = true;
   std::map<std::string, Parameter> items;
   TUTTI_FIELDS(items)
 
   ParameterDict() = default;
-  ParameterDict(std::initializer_list<std::pair<const std::string, Parameter>> parameters) : items(parameters) {}
+  ParameterDict(std::initializer_list<std::pair<const std::string, Parameter>> parameters) {
+    for (const auto& [name, parameter] : parameters) insert(name, parameter);
+  }
+  /// Adds an entry. One that is there is replaced by assigning to it.
+  Parameter& insert(const std::string& name, Parameter parameter) {
+    detail::check_name(*this, name, contains(name));
+    return items[name] = std::move(parameter);
+  }
   size_t size() const { return items.size(); }
   bool contains(const std::string& name) const { return items.contains(name); }
-  Parameter& operator[](const std::string& name) { return items[name]; }
+  /// IndexError if there is none.
+  Parameter& operator[](const std::string& name) { return detail::entry(*this, items, name); }
+  const Parameter& operator[](const std::string& name) const { return detail::entry(*this, items, name); }
   auto begin() { return items.begin(); }
   auto end() { return items.end(); }
 };

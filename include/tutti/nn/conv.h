@@ -36,15 +36,15 @@ namespace detail {
 struct ConvParts {
   Tensor weight, bias;
 };
-ConvParts make_conv(int64_t dims, int64_t first, int64_t second, int64_t fan_in_channels, int64_t out,
-                    const Shape& kernel, bool bias);
+ConvParts make_conv(const char* layer, int64_t dims, int64_t first, int64_t second, int64_t fan_in_channels,
+                    int64_t out, const Shape& kernel, bool bias);
 Tensor run_conv(int64_t dims, const Tensor& x, const Tensor& weight, const Tensor& bias,
                 const ConvLayerOptions& options);
 Tensor run_conv_transpose(int64_t dims, const Tensor& x, const Tensor& weight, const Tensor& bias,
                           const ConvTransposeLayerOptions& options);
 void check_groups(const char* layer, int64_t in, int64_t out, int64_t groups);
-void check_options(int64_t dims, const ConvLayerOptions& options);
-void check_options(int64_t dims, const ConvTransposeLayerOptions& options);
+void check_options(const char* layer, int64_t dims, const ConvLayerOptions& options);
+void check_options(const char* layer, int64_t dims, const ConvTransposeLayerOptions& options);
 
 template <class Derived, int64_t N>
 struct ConvLayer : Module<Derived> {
@@ -53,9 +53,10 @@ struct ConvLayer : Module<Derived> {
   TUTTI_FIELDS(weight, bias, options)
 
   ConvLayer(int64_t in, int64_t out, const Shape& kernel, const ConvLayerOptions& options = {}) : options(options) {
-    check_groups("Conv", in, out, options.groups);
-    check_options(N, options);
-    auto parts = make_conv(N, out, in / options.groups, in / options.groups, out, kernel, options.bias);
+    constexpr const char* name = N == 1 ? "Conv1d" : N == 2 ? "Conv2d" : "Conv3d";
+    check_groups(name, in, out, options.groups);
+    check_options(name, N, options);
+    auto parts = make_conv(name, N, out, in / options.groups, in / options.groups, out, kernel, options.bias);
     weight = parts.weight;
     bias = Parameter(parts.bias);
   }
@@ -70,9 +71,10 @@ struct ConvTransposeLayer : Module<Derived> {
 
   ConvTransposeLayer(int64_t in, int64_t out, const Shape& kernel, const ConvTransposeLayerOptions& options = {})
       : options(options) {
-    check_groups("ConvTranspose", in, out, options.groups);
-    check_options(N, options);
-    auto parts = make_conv(N, in, out / options.groups, out / options.groups, out, kernel, options.bias);
+    constexpr const char* name = N == 1 ? "ConvTranspose1d" : N == 2 ? "ConvTranspose2d" : "ConvTranspose3d";
+    check_groups(name, in, out, options.groups);
+    check_options(name, N, options);
+    auto parts = make_conv(name, N, in, out / options.groups, out / options.groups, out, kernel, options.bias);
     weight = parts.weight;
     bias = Parameter(parts.bias);
   }

@@ -37,16 +37,23 @@ struct Parameter : Tensor {
     std::optional<DType> dtype = {};
     std::optional<Device> device = {};
     bool requires_grad = true;
+    Tensor value = {};  // once it came, to whichever copy
   };
-  std::optional<Awaited> awaited;
+  std::shared_ptr<Awaited> awaited;  // copies wait for one value
 
   Parameter() = default;
   Parameter(const Tensor& data, bool requires_grad = true);  // NOLINT: weight = zeros({2}) should read well
   /// lazy({.sizes = {out, -1}}): a matrix of `out` rows.
   static Parameter lazy(const Awaited& awaited) {
     Parameter p;
-    p.awaited = awaited;
+    p.awaited = std::make_shared<Awaited>(awaited);
     return p;
+  }
+  /// The awaited value comes; for all copies.
+  void arrive(const Tensor& value);
+  /// Takes over the value if it came to a copy of this one.
+  void catch_up() {
+    if (!defined() && awaited) static_cast<Tensor&>(*this) = awaited->value;
   }
 };
 
@@ -80,12 +87,12 @@ using ForwardHook = std::function<void(ModuleBase&, const TensorList& inputs, Te
 /// When forward, or a hook around it, has thrown: puts back what a hook before forward has changed. What it throws
 /// itself is lost.
 using ForwardFailureHook = std::function<void(ModuleBase&)>;
-/// When the gradients of the result are known, before they go through the module; may replace them. Backward hooks get
+/// When the gradients of the result are known, before they go through the module; may replace them. Gradients are
+/// listed as forward hooks list the tensors, undefined where none flows. Backward hooks get
 /// a copy of the module, made in forward, since the module itself may be elsewhere or gone by then: it shares tensors
 /// with it, but what a hook changes of its plain members (or replaces of its tensors) only that copy sees.
 using BackwardPreHook = std::function<void(ModuleBase&, TensorList& grad_outputs)>;
-/// When the gradients of the arguments are known; may replace them. Those of arguments without a gradient are
-/// undefined.
+/// When the gradients of the arguments are known; may replace them.
 using BackwardHook = std::function<void(ModuleBase&, TensorList& grad_inputs, const TensorList& grad_outputs)>;
 
 namespace detail {
@@ -101,10 +108,12 @@ class HookedCall {
  public:
   HookedCall(ModuleBase& module, TensorList& inputs);
   void finish(TensorList& outputs);
+  /// Puts back what the caller gave, where it is still what the hooks made of it.
+  void restore(TensorList& tensors) const;
 
  private:
   ModuleBase& module_;
-  TensorList inputs_;
+  TensorList given_, inputs_;
   std::shared_ptr<void> state_;
 };
 }  // namespace detail
@@ -261,6 +270,7 @@ void visit_field(FieldVisitor& visitor, const std::string& name, T& field) {
   static_assert(!is_module_pointer<T>, "hold modules by value, or as nn::AnyModule");
   static_assert(!std::same_as<T, Tensor>, "a tensor of a module is an nn::Parameter or an nn::Buffer: say which");
   if constexpr (std::derived_from<T, Parameter>) {
+    field.catch_up();
     visitor.parameter(name, field);
   } else if constexpr (std::derived_from<T, Buffer>) {
     visitor.buffer(name, field);
@@ -306,7 +316,7 @@ class Module : public ModuleBase {
     check_type();
     auto& self = static_cast<Derived&>(*this);
     if (!has_hooks()) return self.forward(std::forward<Args>(args)...);
-    return hooked(self, std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...));
+    return hooked(self, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
 
   /// A module with tensors of its own.
@@ -346,23 +356,49 @@ class Module : public ModuleBase {
     return tree::Key{.fields = Derived::field_names(), .index = i}.text();
   }
 
-  template <class... Args>
-  auto hooked(Derived& self, std::tuple<Args...> inputs) {
+  // Hooks may replace tensors, which the caller's must not become: forward gets copies of what can hold some. All else
+  // it gets as the caller gave it, and what it wrote into a copy goes back.
+  template <size_t... i, class... Args>
+  auto hooked(Derived& self, std::index_sequence<i...>, Args&&... args) {
+    std::tuple<Kept<Args>...> inputs(std::forward<Args>(args)...);
     TensorList list = tree::tensors(inputs);
     detail::HookedCall call(*this, list);
     tree::assign_tensors(inputs, list);
-    auto run = [&](Args&... args) { return self.forward(args...); };
-    if constexpr (std::is_void_v<decltype(std::apply(run, inputs))>) {
-      std::apply(run, inputs);
+    auto run = [&] { return self.forward(std::get<i>(inputs)...); };
+    auto give_back = [&] { (this->template give_back<i, Args...>(call, args, std::get<i>(inputs)), ...); };
+    if constexpr (std::is_void_v<decltype(run())>) {
+      run();
+      give_back();
       TensorList none;
       call.finish(none);
     } else {
-      auto result = std::apply(run, inputs);
+      auto result = run();
+      give_back();
       TensorList outputs = tree::tensors(result);
       call.finish(outputs);
       tree::assign_tensors(result, outputs);
       return result;
     }
+  }
+
+  template <class A>
+  using Kept = std::conditional_t<std::is_lvalue_reference_v<A> && !tree::may_hold_tensors<A>(), A, std::decay_t<A>>;
+  // Whether forward takes argument i as one that it only reads.
+  template <size_t i, class... Args, size_t... k>
+  static constexpr bool reads(std::index_sequence<k...>) {
+    return requires(Derived& self, Kept<Args>&... kept) {
+      self.forward(static_cast<std::conditional_t<k == i, const Kept<Args>&, Kept<Args>&>>(kept)...);
+    };
+  }
+  template <size_t i, class... Args, class A, class T>
+  static void give_back(const detail::HookedCall& call, A& argument, T& copy) {
+    if constexpr (tree::may_hold_tensors<A>() && std::is_same_v<std::tuple_element_t<i, std::tuple<Args...>>, T&>)
+      if constexpr (!reads<i, Args...>(std::index_sequence_for<Args...>())) {
+        TensorList left = tree::tensors(copy);
+        call.restore(left);
+        tree::assign_tensors(copy, left);
+        argument = std::move(copy);
+      }
   }
 
   void check_layout() {

@@ -21,11 +21,7 @@ struct LayerNorm : Module<LayerNorm> {
   template <std::integral I>  // LayerNorm({2}), which could also mean a copy
   explicit LayerNorm(const I (&normalized_shape)[1], const NormOptions& options = {})
       : LayerNorm(Shape(normalized_shape[0]), options) {}
-  explicit LayerNorm(const Shape& normalized_shape, const NormOptions& options = {})
-      : normalized_shape(normalized_shape), eps(options.eps) {
-    if (options.affine) weight = ones(normalized_shape);
-    if (options.affine && options.bias) bias = zeros(normalized_shape);
-  }
+  explicit LayerNorm(const Shape& normalized_shape, const NormOptions& options = {});
   Tensor forward(const Tensor& x) { return layer_norm(x, normalized_shape, weight, bias, eps); }
 };
 
@@ -41,10 +37,7 @@ struct RMSNorm : Module<RMSNorm> {
   template <std::integral I>  // RMSNorm({2}), which could also mean a copy
   explicit RMSNorm(const I (&normalized_shape)[1], const RMSNormOptions& options = {})
       : RMSNorm(Shape(normalized_shape[0]), options) {}
-  explicit RMSNorm(const Shape& normalized_shape, const RMSNormOptions& options = {})
-      : normalized_shape(normalized_shape), eps(options.eps) {
-    if (options.affine) weight = ones(normalized_shape);
-  }
+  explicit RMSNorm(const Shape& normalized_shape, const RMSNormOptions& options = {});
   Tensor forward(const Tensor& x) { return rms_norm(x, normalized_shape, weight, eps); }
 };
 
@@ -53,10 +46,7 @@ struct GroupNorm : Module<GroupNorm> {
   double eps;
   Parameter weight, bias;
   TUTTI_FIELDS(groups, eps, weight, bias)
-  GroupNorm(int64_t groups, int64_t channels, const NormOptions& options = {}) : groups(groups), eps(options.eps) {
-    if (options.affine) weight = ones({channels});
-    if (options.affine && options.bias) bias = zeros({channels});
-  }
+  GroupNorm(int64_t groups, int64_t channels, const NormOptions& options = {});
   Tensor forward(const Tensor& x) { return group_norm(x, groups, weight, bias, eps); }
 };
 
@@ -85,6 +75,7 @@ Tensor run_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                       Tensor& batches, const BatchNormOptions& options, bool training, bool instance,
                       const StatisticsSource* source);
 void check_dims(const char* layer, const Tensor& x, int64_t least, int64_t most);
+void check_options(const std::type_info& layer, int64_t channels, const BatchNormOptions& options);
 
 template <class Derived, int64_t Least, int64_t Most, bool Instance>
 struct BatchNormLayer : Module<Derived> {
@@ -94,7 +85,8 @@ struct BatchNormLayer : Module<Derived> {
   std::shared_ptr<const StatisticsSource> statistics;  // null: the batch
   TUTTI_FIELDS(weight, bias, running_mean, running_var, num_batches_tracked, options, statistics)
 
-  explicit BatchNormLayer(int64_t channels, const BatchNormOptions& options) : options(options) {
+  BatchNormLayer(int64_t channels, const BatchNormOptions& options) : options(options) {
+    check_options(typeid(Derived), channels, options);
     if (options.affine) {
       weight = ones({channels});
       bias = zeros({channels});

@@ -30,7 +30,8 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// Changes every parameter that has a gradient.
+  /// Changes every parameter that has a gradient. Gradients that an optimizer does not take are an error, and then
+  /// nothing has been changed in any group.
   void step();
   /// Forgets all gradients.
   void zero_grad();
@@ -73,6 +74,9 @@ class Optimizer {
   void check_group(size_t group) const;
   /// ValueError if there is nothing to change: most often a module whose TUTTI_FIELDS names nothing.
   void check_any_parameters() const;
+  /// Throws if a gradient cannot be used; asked of all before any parameter is changed. Here: sparse
+  /// ones, and those of parameters that are not on a CPU.
+  virtual void check_gradient(size_t group, const Tensor& parameter, const Tensor& gradient);
   /// Changes the parameters of these slots by their gradients, of the same shapes and dtypes.
   virtual void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) = 0;
   virtual double& lr_of(size_t group) = 0;
@@ -84,9 +88,11 @@ class Optimizer {
   virtual const char* name() const = 0;
 
  private:
+  friend class Scheduler;
   void load_slot(Slot& slot, const io::State& state, const std::string& which) const;
   std::vector<std::vector<Slot>> groups_;
-  std::vector<double> scales_;  // of each group
+  std::vector<double> scales_;                 // of each group
+  std::weak_ptr<const Optimizer*> scheduled_;  // by a Scheduler that lives; a copy's is that of the original
 };
 
 template <class Options>
@@ -158,6 +164,7 @@ class SGD : public OptimizerWith<SGDOptions> {
   void set_momentum(size_t group, double momentum) override { change(group, &SGDOptions::momentum, momentum); }
 
  protected:
+  void check_gradient(size_t group, const Tensor& parameter, const Tensor& gradient) override;
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
   std::vector<std::string> state_names() const override { return {"momentum"}; }
   const char* name() const override { return "SGD"; }
@@ -226,6 +233,7 @@ class SparseAdam : public OptimizerWith<SparseAdamOptions> {
   explicit SparseAdam(const std::vector<ParameterGroup<SparseAdamOptions>>& groups) : OptimizerWith(groups) {}
 
  protected:
+  void check_gradient(size_t group, const Tensor& parameter, const Tensor& gradient) override;
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
   std::vector<std::string> state_names() const override { return {"mean", "square"}; }
   const char* name() const override { return "SparseAdam"; }
@@ -249,6 +257,7 @@ class Adagrad : public OptimizerWith<AdagradOptions> {
   explicit Adagrad(const std::vector<ParameterGroup<AdagradOptions>>& groups) : OptimizerWith(groups) {}
 
  protected:
+  void check_gradient(size_t group, const Tensor& parameter, const Tensor& gradient) override;
   void update(size_t group, std::vector<Slot*>& slots, const TensorList& gradients) override;
   std::vector<std::string> state_names() const override { return {"sum"}; }
   const char* name() const override { return "Adagrad"; }

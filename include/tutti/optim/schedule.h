@@ -60,7 +60,8 @@ Schedule one_cycle_momentum(int64_t steps, double low = 0.85, double high = 0.95
 
 class Scheduler {
  public:
-  /// Sets the rates of step 0. `momentum`, if given, is the momentum at each step.
+  /// Sets the rates of step 0. `momentum`, if given, is the momentum at each step. ValueError if another Scheduler of
+  /// this optimizer lives (a copy is not another one).
   Scheduler(Optimizer& optimizer, Schedule schedule, std::optional<Schedule> momentum = {});
   /// After each step of the optimizer (or each epoch: what a step is, is yours to say).
   void step();
@@ -71,6 +72,7 @@ class Scheduler {
  private:
   void apply();
   Optimizer* optimizer_;
+  std::shared_ptr<const Optimizer*> claim_;  // that it is this one's
   Schedule schedule_;
   std::optional<Schedule> momentum_;
   std::vector<double> base_;
