@@ -207,6 +207,9 @@ struct Operator {
   // Bit k: the gradient reads the value of input (output) k. What is not saved can be freed or changed at once.
   uint32_t saves_inputs = 0;
   uint32_t saves_outputs = 0;
+  // Bit k: input k may be the output itself, since the kernel reads each element of it before it writes that place (all
+  // inputs, if the operator is pointwise). Others are copied first, where an output shares their memory.
+  uint32_t in_place = 0;
   int8_t view_of = -1;  // the output is a view of input k: infer gives strides and offset, no kernel runs
   bool pointwise = false;
   bool reduction = false;

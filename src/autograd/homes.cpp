@@ -40,6 +40,13 @@ bool is_watched(const Tensor& leaf) {
   return any;
 }
 
+// Hooks that come before a node see what goes into it, which is no gradient of a leaf.
+bool shows_results(Node& node) {
+  bool any = false;
+  if (node.has_hooks()) node.hooks().after.each([&](auto&) { any = true; });
+  return any;
+}
+
 }  // namespace
 
 bool same_place(const Tensor& a, const Tensor& b) {
@@ -69,7 +76,7 @@ SmallVector<Birthplace, 2> Homes::claim(const Node& node) {
 
 void Homes::run(Node& node, GradientBuffer& outputs, GradientBuffer& inputs) {
   SmallVector<Birthplace, 2> places;
-  if (!node.has_hooks() && !grad_enabled() && dynamic_cast<OperatorNode*>(&node)) places = claim(node);
+  if (!shows_results(node) && !grad_enabled() && dynamic_cast<OperatorNode*>(&node)) places = claim(node);
   if (places.empty()) return node.run(outputs, inputs);
   {
     BirthGuard births(places.span());

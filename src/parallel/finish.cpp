@@ -22,12 +22,6 @@ Tensor no_rows(const Tensor& like) {
   return sparse_coo(none, zeros(rows, {.dtype = like.dtype(), .device = like.device()}), like.sizes());
 }
 
-Tensor to_dense_or_zeros(const Tensor& sparse, const Tensor& dense, const Tensor& like) {
-  if (sparse.defined() && dense.defined()) return dense + sparse.to_dense();
-  if (sparse.defined()) return sparse.to_dense();
-  return dense.defined() ? dense.clone() : zeros(like.sizes(), {.dtype = like.dtype(), .device = like.device()});
-}
-
 std::string times(uint32_t count) {
   return count == 0 ? "never" : count == 1 ? "once" : fmt::format("{} times", count);
 }
@@ -60,6 +54,7 @@ void Reducer::reset_pass(bool well) {
     e.kept.reset();
   }
   for (Bucket& b : buckets_) b.sent = {};
+  late_.clear();
   if (pass_.syncing)
     earlier_samples_ = 0;
   else if (well)
@@ -101,54 +96,86 @@ void Reducer::meet_joined() {
 }
 
 // They are carried out one after the other, so each begins when the one before has ended.
-void Reducer::wait_for_buckets(Clock::time_point waiting_since) {
+void Reducer::wait_for(std::deque<Bucket>& buckets, Clock::time_point& last) {
   using Seconds = std::chrono::duration<double>;
-  Clock::time_point last{};
-  time_ = {};
-  for (Bucket& b : buckets_) {
+  for (Bucket& b : buckets) {
     Communication sent = std::exchange(b.sent, {});
     if (sent.work.defined()) {
       sent.work.wait();
       Clock::time_point ended{Clock::duration(b.ended->load())};
-      time_.total += Seconds(ended - std::max(b.began, last)).count();
+      time_.total += std::max(0.0, Seconds(ended - std::max(b.began, last)).count());
       last = ended;
     }
     if (sent.finish) sent.finish();
   }
-  time_.exposed = Seconds(Clock::now() - waiting_since).count();
+}
+
+// What came aside is under way together with the buckets. But a hook sees a gradient's late part when it has finished
+// the other one: it may have kept something of that.
+void Reducer::exchange_all(Clock::time_point waiting_since) {
+  Clock::time_point last{};
+  time_ = {};
+  if (options_.hook) wait_for(buckets_, last);
+  send_late();
+  std::vector<Work> sparse = send_sparse();
+  wait_for(buckets_, last);
+  wait_for(late_, last);
+  for (Work& work : sparse) work.wait();
+  time_.exposed = std::chrono::duration<double>(Clock::now() - waiting_since).count();
   time_.total = std::max(time_.total, time_.exposed);  // what else is exchanged at the end belongs to it
 }
 
 // What came too late for its bucket, in buckets of its own: whatever a hook does in place of the average is done to all
 // dense gradients alike. All ranks know from the flags what is in them.
-void Reducer::reduce_late_by_hook() {
-  std::vector<std::vector<size_t>> kinds = used_by_kind(flags_);
-  int64_t index = static_cast<int64_t>(buckets_.size());
-  for (std::vector<size_t>& kind : kinds) {
-    std::erase_if(kind, [&](size_t i) { return !(flags_[i] & kLate); });
-    if (kind.empty()) continue;
+void Reducer::send_late() {
+  for (const std::vector<size_t>& kind : used_by_kind(flags_)) {
     Bucket b;
-    for (size_t i : kind) b.elements += entries_[i].parameter.numel();
-    const Tensor& first = entries_[kind[0]].parameter;
-    b.content.buffer = zeros({b.elements}, {.dtype = first.dtype(), .device = first.device()});
-    b.content.index = index++;
-    b.members = kind;
-    b.purpose = purpose_of(b);
-    int64_t at = 0;
+    auto close = [&] {
+      if (b.members.empty()) return;
+      fill_late(late_.emplace_back(std::move(b)));
+      send(late_.back());
+      b = {};
+    };
     for (size_t i : kind) {
-      Entry& e = entries_[i];
-      Tensor part = b.content.buffer.narrow(0, at, e.parameter.numel()).view(e.parameter.sizes());
-      at += e.parameter.numel();
-      if (e.late.defined()) part.add_(e.late);
-      if (e.sparse.defined()) part.add_(std::exchange(e.sparse, Tensor()).to_dense());
-      e.late = part;
-      b.content.gradients.push_back(part);
-      b.content.parameters.push_back(e.parameter);
+      if (!(flags_[i] & kLate)) continue;
+      const Tensor& p = entries_[i].parameter;
+      b.members.push_back(i);
+      b.elements += p.numel();
+      if (b.elements * static_cast<int64_t>(p.element_size()) >= options_.bucket_bytes) close();
     }
-    send(b);
-    if (b.sent.work.defined()) b.sent.work.wait();
-    if (b.sent.finish) b.sent.finish();
+    close();
   }
+}
+
+void Reducer::fill_late(Bucket& b) {
+  const Tensor& first = entries_[b.members[0]].parameter;
+  b.content.buffer = zeros({b.elements}, {.dtype = first.dtype(), .device = first.device()});
+  b.content.index = static_cast<int64_t>(buckets_.size() + late_.size()) - 1;
+  b.purpose = purpose_of(b);
+  int64_t at = 0;
+  for (size_t i : b.members) {
+    Entry& e = entries_[i];
+    Tensor part = b.content.buffer.narrow(0, at, e.parameter.numel()).view(e.parameter.sizes());
+    at += e.parameter.numel();
+    if (e.late.defined()) part.copy_(e.late);
+    if (e.sparse.defined()) part.add_(std::exchange(e.sparse, Tensor()).to_dense());
+    e.late = part;
+    b.content.gradients.push_back(part);
+    b.content.parameters.push_back(e.parameter);
+  }
+}
+
+// Sparse gradients are averaged as they are; e.sparse becomes the result.
+std::vector<Work> Reducer::send_sparse() {
+  std::vector<Work> works;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    if ((flags_[i] & (kUsed | kSparse | kLate)) != (kUsed | kSparse)) continue;
+    comm::PurposeGuard purpose(aside(e));
+    if (!e.sparse.defined()) e.sparse = no_rows(e.parameter);
+    works.push_back(all_reduce_async(e.sparse, average()));
+  }
+  return works;
 }
 
 void Reducer::finish_pass() {
@@ -171,12 +198,10 @@ void Reducer::finish_pass() {
   for (Entry& e : entries_)
     if (e.bucket < 0) take_rest(e);
   if (!known && !pass_.observing) flags_ = exchange_flags();
-  wait_for_buckets(now);
-  if (options_.hook) reduce_late_by_hook();
+  exchange_all(now);
   bool changed = false;
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];
-    if (flags_[i] & kUsed) reduce_aside(e, flags_[i]);
     if (!pass_.joined) hand_out(e, flags_[i]);
     if (!pass_.joined && (!known || !counted_)) e.expected = e.count;
     bool turned_sparse = !sparse_[i] && e.bucket >= 0 && (flags_[i] & (kDense | kSparse | kLate)) == kSparse;
@@ -201,13 +226,15 @@ void Reducer::end_pass() {
 std::vector<uint8_t> Reducer::my_flags() {
   std::vector<uint8_t> flags;
   for (const Entry& e : entries_) {
-    bool dense = e.filled, sparse = e.sparse.defined();
+    bool dense = e.filled, sparse = e.sparse.defined(), graph = false;
     if ((pass_.observing || pass_.with_graph) && !pass_.joined) {
       Tensor g = gradient_sink().gradient(e.parameter);
       dense = g.defined() && !g.is_sparse();
       sparse = g.defined() && g.is_sparse();
+      graph = g.defined() && g.requires_grad();
     }
-    int flag = (dense ? kDense : 0) | (sparse ? kSparse : 0) | (e.late.defined() ? kLate : 0) | (e.dirty ? kUsed : 0);
+    int flag = (graph ? kGraph : 0) | (dense ? kDense : 0) | (sparse ? kSparse : 0) | (e.late.defined() ? kLate : 0) |
+               (e.dirty ? kUsed : 0);
     flags.push_back(static_cast<uint8_t>(pass_.joined ? 0 : flag));
   }
   return flags;
@@ -248,21 +275,6 @@ void Reducer::check_static() const {
                     "the graph is said to be static (static_graph), but parameters got other gradients than in the "
                     "first step:{}\nRun the same forwards before every backward, or leave static_graph away (at {})",
                     text, comm::to_string(options_.place));
-}
-
-// Averages what did not go by a bucket; e.late or e.sparse becomes the result.
-void Reducer::reduce_aside(Entry& e, uint8_t flags) {
-  if (!(flags & (kLate | kSparse))) return;
-  comm::PurposeGuard purpose(aside(e));
-  if (flags & kLate) {
-    if (options_.hook) return;  // see reduce_late_by_hook()
-    e.late = to_dense_or_zeros(e.sparse, e.late, e.parameter);
-    e.sparse.reset();
-    all_reduce(e.late, average());
-  } else if (flags & kSparse) {
-    if (!e.sparse.defined()) e.sparse = no_rows(e.parameter);
-    all_reduce(e.sparse, average());
-  }
 }
 
 // The parameter's gradient becomes what was found, or what it was.
@@ -315,6 +327,19 @@ Tensor Reducer::gradient_with_graph(const Entry& e) const {
   return g.requires_grad() ? g : g.detach().requires_grad_();  // all ranks' must, or none
 }
 
+// Sparse gradients that no graph hangs on, on any rank, stay as they are. The others become dense: a second backward
+// goes through averages of whole gradients.
+bool Reducer::average_without_graph(Entry& e, uint8_t flags) {
+  if ((flags & (kDense | kSparse | kGraph)) != kSparse) return false;
+  NoGrad guard;
+  Tensor g = pass_.joined ? Tensor() : gradient_sink().gradient(e.parameter);
+  if (!g.defined()) g = no_rows(e.parameter);
+  all_reduce(g, average());
+  if (!pass_.joined) gradient_sink().set_gradient(e.parameter, g);
+  e.dirty = false;
+  return true;
+}
+
 // With gradients of gradients to come, averages are made by functional collectives, through which these find their way
 // to all ranks. They are in the user's group, since backward through them makes collectives where the graph has them.
 void Reducer::finish_with_graph() {
@@ -325,7 +350,9 @@ void Reducer::finish_with_graph() {
   comm::PurposeGuard purpose("a DistributedDataParallel in backward with create_graph: its gradients");
   ReduceOptions o = average();
   o.group = group_;
-  for (const std::vector<size_t>& kind : used_by_kind(flags)) {
+  for (std::vector<size_t>& kind : used_by_kind(flags)) {
+    std::erase_if(kind, [&](size_t i) { return average_without_graph(entries_[i], flags[i]); });
+    if (kind.empty()) continue;
     TensorList mine;
     for (size_t i : kind) mine.push_back(gradient_with_graph(entries_[i]));
     TensorList averaged = fn::all_reduce(mine, o);

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "comm/group/call.h"
+#include "comm/transport/transport.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 
@@ -72,15 +73,18 @@ void JoinSession::others_failed(int rank) {
   tutti::fail<RankFailure>("join", "rank {} threw inside of join: its own error says why", rank);
 }
 
-void JoinSession::fail() {
+void JoinSession::fail(const std::string& why) {
   NoGrad guard;
   comm::PurposeGuard purpose(kPurpose);
   try {
     // Larger than any rank, so that it is this one's whatever others say.
-    all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0),
-                     {.op = Reduce::max, .group = group_, .place = options_.place});
+    Work told = all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0),
+                                 {.op = Reduce::max, .group = group_, .place = options_.place});
+    if (told.wait_for(options_.patience)) return;
   } catch (const Error&) {  // the world has failed already: they know
+    return;
   }
+  group_.handle()->group->fail(group_.rank(), "RankFailure", "it threw inside of join: " + why);
 }
 
 Joinable::Joinable(std::function<void()> shadow, std::function<void(int last)> finish)
@@ -95,6 +99,8 @@ void Joinable::announce() const {
 }
 
 int join(const std::vector<Joinable>& parts, const std::function<void()>& body, const JoinOptions& options) {
+  check<ValueError>(options.patience.count() >= 0, "join", "its patience is {} ms: it cannot be negative",
+                    options.patience.count());
   Group group = options.group.defined() ? options.group : world();
   std::vector<int> everyone(static_cast<size_t>(group.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
@@ -117,11 +123,11 @@ int join(const std::vector<Joinable>& parts, const std::function<void()>& body, 
     throw;  // others know
   } catch (const std::exception& e) {
     give_up(e.what());
-    session.fail();
+    session.fail(e.what());
     throw;
   } catch (...) {
     give_up("something was thrown inside of join");
-    session.fail();
+    session.fail("something that is no std::exception");
     throw;
   }
 }

@@ -13,7 +13,9 @@ namespace tutti::parallel {
 /// Note [Joining]
 /// Whoever is about to make joined collectives announces which: a small all_reduce in a group of its own, to which
 /// ranks without inputs give zeros. These learn from it what to shadow, and that all are through when nobody announced
-/// anything. A rank whose body threw gives a number larger than all.
+/// anything. A rank whose body threw gives a number larger than all, and waits a moment for the others to hear it.
+/// They may never: those that are inside of a collective, of what was announced or of forward, wait there for this very
+/// rank. Only the end of the world reaches them.
 class JoinSession {
  public:
   JoinSession(Group group, const JoinOptions& options) : group_(std::move(group)), options_(options) {}
@@ -23,8 +25,8 @@ class JoinSession {
   };
   /// `part` -1: this rank has no more inputs.
   Round announce(int64_t part, int64_t mode);
-  /// Lets others know that this rank failed, without waiting for them.
-  void fail();
+  /// Lets others know that this rank failed; fails the world if they do not come to hear it.
+  void fail(const std::string& why);
   /// The lowest rank that was active in the last round; -1: nobody ever was.
   int leader() const { return leader_; }
   /// Whether this rank has no more inputs.

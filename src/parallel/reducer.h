@@ -9,8 +9,9 @@
 // then, a bucket when all of its parameters are, and it leaves when all buckets before it have left: this order is the
 // same on all ranks, whatever they use. Predictions may be wrong. What does not come is filled up with zeros (or with
 // the gradient that the parameter had) at the end; what comes after its bucket has left is `late` and is averaged at
-// the end by itself: averages add up. So are sparse gradients. At the end all ranks exchange what each has of that, one
-// byte a parameter; with a static graph there is nothing to exchange, since predictions must be right.
+// the end, in buckets of late ones: averages add up. Sparse gradients are averaged by themselves. At the end all ranks
+// exchange what each has of that, one byte a parameter; with a static graph there is nothing to exchange, since
+// predictions must be right.
 //
 // From when it is in a bucket until the end of the pass the sink has no gradient for the parameter, so that nobody
 // writes where the collective is at work. At the end it gets the part of the bucket (a copy of it, if the sink is
@@ -61,7 +62,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
  private:
   // What a rank has for a parameter, as it tells the others.
-  enum Flag : uint8_t { kDense = 1, kSparse = 2, kLate = 4, kUsed = 8 };
+  enum Flag : uint8_t { kDense = 1, kSparse = 2, kLate = 4, kUsed = 8, kGraph = 16 };
   struct Entry {
     std::string name;
     Tensor parameter;
@@ -116,16 +117,19 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<uint8_t> exchange_flags();
   std::vector<std::vector<size_t>> used_by_kind(const std::vector<uint8_t>& flags) const;
   Tensor gradient_with_graph(const Entry& entry) const;
+  bool average_without_graph(Entry& entry, uint8_t flags);
   void refuse_second_backward(const TensorList& averaged) const;
   void check_static() const;
   std::string static_difference(size_t index) const;
-  void reduce_aside(Entry& entry, uint8_t flags);
-  void reduce_late_by_hook();
+  void exchange_all(Clock::time_point waiting_since);
+  void wait_for(std::deque<Bucket>& buckets, Clock::time_point& last);
+  void send_late();
+  void fill_late(Bucket& bucket);
+  std::vector<Work> send_sparse();
   void hand_out(Entry& entry, uint8_t flags);
   void note_unused(const std::vector<uint8_t>& flags);
   void sync_buffers();
   void end_pass();
-  void wait_for_buckets(Clock::time_point waiting_since);
 
   const char* purpose_of(const Bucket& bucket) const;
   static const char* aside(Entry& entry);
@@ -160,6 +164,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   mutable std::recursive_mutex mutex_;
   Pass pass_;
   std::deque<Bucket> buckets_;
+  std::deque<Bucket> late_;     // of what came too late for those, in this pass
   size_t next_ = 0;             // bucket to leave
   std::vector<size_t> order_;   // of entries; empty before the first pass
   std::vector<uint8_t> flags_;  // of all ranks together, in the last pass

@@ -96,6 +96,24 @@ TEST(Homes, NotWhereAHookSeesTheGradient) {
   EXPECT_FALSE(seen.shares_storage(home));
 }
 
+// Hooks on what a layer gives see another gradient than the weight's: that of the output, as DDP's do.
+TEST(Homes, WhereAHookSeesTheOutputsGradient) {
+  Tensor w = weights({5, 3}), x = randn({4, 3}), home = make_home({5, 3}), y = linear(x, w);
+  y.register_hook([=](const Tensor&) {
+    offer_home(w, home);
+    return Tensor();
+  });
+  y.square().sum().backward();
+  EXPECT_TRUE(lies_in(w.grad(), home));
+  Tensor found = w.grad().clone(), seen;
+  w.set_grad({});
+  y = linear(x, w);
+  register_post_hook(*y.grad_node(), [&](Gradients& inputs, const Gradients&) { seen = inputs[0]; });
+  backward_with_homes(y.square().sum(), {w}, {home});
+  EXPECT_FALSE(w.grad().shares_storage(home));
+  EXPECT_TRUE(equal(found, w.grad()));
+}
+
 TEST(Homes, NotWhereAGraphIsKept) {
   Tensor w = weights({5, 3}), x = randn({4, 3}), home = make_home({5, 3});
   Tensor loss = linear(x, w).square().sum();

@@ -5,9 +5,12 @@ namespace tutti {
 namespace {
 
 using namespace test;  // NOLINT
+using parallel::Communication;
+using parallel::GradientBucket;
 using parallel::join;
 using parallel::Joinable;
 using testing::HasSubstr;
+using namespace std::chrono_literals;
 
 struct Join : QuickTest<1, 2, 4> {};
 
@@ -180,11 +183,13 @@ TUTTI_RANK_TEST(JoinOfSeveral, ACaughtErrorIsToldToTheOthers) {
   Joinable sum([] { all_reduce(zeros({2})); });
   std::string text;
   try {
-    join({sum}, [&] {
-      if (rank() == 1) throw IndexError("no such file");
-      sum.announce();
-      ADD_FAILURE() << "rank 1 did not announce it";
-    });
+    join({sum},
+         [&] {
+           if (rank() == 1) throw IndexError("no such file");
+           sum.announce();
+           ADD_FAILURE() << "rank 1 did not announce it";
+         },
+         {.patience = std::chrono::minutes(1)});
   } catch (const Error& e) {
     text = e.what();
   }
@@ -192,7 +197,44 @@ TUTTI_RANK_TEST(JoinOfSeveral, ACaughtErrorIsToldToTheOthers) {
   barrier();
 }
 
+// A rank that throws where the others wait for it in a collective, and goes on by itself: they hear of it all the same.
+struct ThrownBetween : testing::TestWithParam<bool> {};
+TEST_P(ThrownBetween, AnAnnouncementAndItsCollectiveEndsTheOthers) {
+  for (const auto& runner : harness::every_transport())
+    harness::run_ranks(
+        3,
+        [&] {
+          Mlp net = seeded<Mlp>();
+          Group other = world().subgroup({0, 1, 2});
+          DistributedDataParallel ddp(net, {.hook = [&](GradientBucket& b) -> Communication {
+                                        if (GetParam() && rank() == 1) throw IndexError("no such file");
+                                        return all_reduce_async(b.buffer, b.average);
+                                      }});
+          Joinable sum([&] { all_reduce(zeros({2}), {.group = other}); });
+          auto body = [&] {
+            if (GetParam()) return ddp(numbers({2, 6}, 1)).sum().backward();  // its first pass sends when all have come
+            sum.announce();
+            if (rank() == 1) throw IndexError("no such file");
+            all_reduce(zeros({2}), {.group = other});
+          };
+          std::string text;
+          try {
+            join({ddp, sum}, body, {.patience = 50ms});
+          } catch (const IndexError& e) {
+            text = e.what();
+          } catch (const RankFailure& e) {
+            text = e.what();
+          }
+          EXPECT_THAT(text, HasSubstr("no such file"));
+          EXPECT_THAT(text, HasSubstr(rank() == 1 ? "" : "rank 1 failed: it threw inside of join"));
+          EXPECT_THAT(message_of<RankFailure>([] { barrier(); }), HasSubstr("no such file"));  // nor any later
+        },
+        {.timeout = std::chrono::minutes(5)}, runner);
+}
+INSTANTIATE_TEST_SUITE_P(Join, ThrownBetween, testing::Bool());
+
 TUTTI_RANK_TEST(Join, WrongUse) {
+  EXPECT_THAT(message_of<ValueError>([&] { join({}, [] {}, {.patience = -1ms}); }), HasSubstr("cannot be negative"));
   Joinable sum([] { all_reduce(zeros({2})); });
   EXPECT_THAT(message_of<ValueError>([&] { Joinable(std::function<void()>()); }), HasSubstr("needs a function"));
   auto inner = [&] { join({sum}, [] {}); };

@@ -1,8 +1,11 @@
 // Section E: DistributedDataParallel. The CUDA halves of the rows come with CUDA devices.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "tests/support/expect.h"
 #include "tutti/testing.h"
@@ -51,28 +54,41 @@ void compare(M net, const Shape& sizes) {
   }
 }
 
-// As a process that a starter made rank 0 of 1, which meets itself by a file.
-void in_world_of_one(const std::function<void()>& body) {
-  pid_t pid = ::fork();
-  if (pid == 0) {
+// As processes that a starter made ranks, which meet by a file.
+void meet_by_a_file(int ranks, const std::string& transport, const std::function<void()>& body) {
+  static int jobs = 0;
+  std::string job = "parity-" + std::to_string(::getpid()) + "-" + std::to_string(++jobs);
+  std::vector<pid_t> processes;
+  void* shared = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* through = new (shared) std::atomic<int>(0);
+  for (int r = 0; r < ranks; ++r) {
+    processes.push_back(::fork());
+    if (processes.back() != 0) continue;
     for (const char* other : {"MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(other);  // without them it is a file
-    ::setenv("RANK", "0", 1);
-    ::setenv("WORLD_SIZE", "1", 1);
-    ::setenv("TUTTI_JOB", ("parity-" + std::to_string(::getpid())).c_str(), 1);
+    ::setenv("RANK", std::to_string(r).c_str(), 1);
+    ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+    ::setenv("TUTTI_JOB", job.c_str(), 1);
+    ::setenv("TUTTI_TRANSPORT", transport.c_str(), 1);
     try {
       set_num_threads(1);
-      EXPECT_EQ(world_size(), 1);
-      EXPECT_EQ(world().transport(), "shm");
+      EXPECT_EQ(world_size(), ranks);
+      EXPECT_EQ(world().transport(), transport);
       body();
     } catch (const std::exception& e) {
       ADD_FAILURE() << e.what();
     }
     std::fflush(nullptr);
+    ++*through;  // who ends before others are through would be missed by them
+    for (int i = 0; i < 6000 && *through < ranks; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ::_exit(testing::Test::HasFailure() ? 1 : 0);  // threads that other tests started are not in this process
   }
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  EXPECT_EQ(status, 0);
+  for (pid_t process : processes) {
+    int status = 0;
+    ::waitpid(process, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  ::munmap(shared, sizeof(std::atomic<int>));
 }
 
 struct RnnNet : nn::Module<RnnNet> {
@@ -83,12 +99,30 @@ struct RnnNet : nn::Module<RnnNet> {
 };
 
 #ifndef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children
-TEST(ParityEFileStore, Cpu) {
-  in_world_of_one([] { compare(nn::Linear(2, 2), {30, 2}); });
+struct ParityEFileStore : testing::TestWithParam<std::tuple<const char*, int>> {
+  void run(const std::function<void()>& body) {
+    auto [transport, ranks] = GetParam();
+    if (transport != std::string("shm") && !comm::has_engine(transport)) GTEST_SKIP() << "not in this build";
+    meet_by_a_file(ranks, transport, body);
+  }
+};
+TEST_P(ParityEFileStore, Cpu) {
+  run([] {
+    manual_seed(1);
+    compare(nn::Linear(2, 2), {30, 2});
+  });
 }
-TEST(ParityEFileStore, Rnn) {
-  in_world_of_one([] { compare(RnnNet(), {12, 100, 256}); });
+TEST_P(ParityEFileStore, Rnn) {
+  run([] {
+    manual_seed(1);
+    compare(RnnNet(), {12, world_size() == 1 && world().transport() == "shm" ? 100 : 10, 256});
+  });
 }
+INSTANTIATE_TEST_SUITE_P(Ways, ParityEFileStore,
+                         testing::Combine(testing::Values("shm", "ucx", "gloo"), testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + ("_" + std::to_string(std::get<1>(info.param)));
+                         });
 #endif
 
 struct ParityEDdp : harness::TransportTest<1, 2> {};

@@ -1,8 +1,10 @@
 // Programs as a test runs them: started, signalled, waited for, and read.
 #pragma once
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -28,6 +31,7 @@ inline Words tutti_command(const std::string& name, const Words& options, const 
   words.insert(words.end(), command.begin(), command.end());
   return words;
 }
+inline Words tutti_run(const Words& options, const Words& command) { return tutti_command("run", options, command); }
 
 /// A folder that goes with it.
 class Folder {
@@ -116,6 +120,40 @@ inline bool is_alive(pid_t pid) {
   std::getline(stat, line);
   size_t end = line.rfind(')');
   return end != std::string::npos && end + 2 < line.size() && line[end + 2] != 'Z' && line[end + 2] != 'X';
+}
+
+inline Words shell(const std::string& script) { return {"sh", "-c", script}; }
+
+inline std::set<std::string> lines(const std::string& text) {
+  std::set<std::string> set;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) set.insert(line);
+  return set;
+}
+
+/// Numbers that processes wrote into files, one each.
+inline std::vector<pid_t> pids(const std::string& folder, size_t count) {
+  std::vector<pid_t> list;
+  EXPECT_TRUE(eventually([&] {
+    list.clear();
+    for (auto& entry : std::filesystem::directory_iterator(folder))
+      if (int pid = std::atoi(contents(entry.path().string()).c_str())) list.push_back(pid);
+    return list.size() == count;
+  }));
+  return list;
+}
+
+/// A port that nobody had a moment ago.
+inline int free_port() {
+  int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  bool ok = ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+            ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  EXPECT_TRUE(ok);
+  ::close(socket);
+  return ntohs(address.sin_port);
 }
 
 }  // namespace tutti::test

@@ -1,14 +1,11 @@
 // tutti run, with real processes: what they are told, what is heard of them, how they end, and that they do.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <set>
 
 #include "tests/tools/program.h"
 
@@ -21,28 +18,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using namespace test;  // NOLINT
-
-Words tutti_run(const Words& options, const Words& command) { return tutti_command("run", options, command); }
-Words shell(const std::string& script) { return {"sh", "-c", script}; }
-
-std::set<std::string> lines(const std::string& text) {
-  std::set<std::string> set;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) set.insert(line);
-  return set;
-}
-
-// Numbers that processes wrote into files, one each.
-std::vector<pid_t> pids(const std::string& folder, size_t count) {
-  std::vector<pid_t> list;
-  EXPECT_TRUE(eventually([&] {
-    list.clear();
-    for (auto& entry : std::filesystem::directory_iterator(folder))
-      if (int pid = std::atoi(contents(entry.path().string()).c_str())) list.push_back(pid);
-    return list.size() == count;
-  }));
-  return list;
-}
 
 TEST(Run, TellsRanksWhoTheyAre) {
   Program p(tutti_run({"-n", "3", "--env", "MINE=a=b"},
@@ -392,19 +367,6 @@ TEST(Run, WorldsMeetAgainInEveryEpoch) {
 }
 
 // ---- Many hosts: here they are all this one, which each reaches by a shell instead of ssh
-
-// One that nobody had a moment ago.
-int free_port() {
-  int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  bool ok = ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-            ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  EXPECT_TRUE(ok);
-  ::close(socket);
-  return ntohs(address.sin_port);
-}
 
 struct Hosts : testing::Test {
   Hosts() {

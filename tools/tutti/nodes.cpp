@@ -16,7 +16,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kSlice = 200ms;  // how long a wait may keep us from signals
+constexpr auto kSlice = 200ms;  // how long a wait may keep us from signals, and between looks at the table
+constexpr const char* kLost = "lost";
 
 // A free port. The socket is bound and never listens, which keeps the system from giving the port to anybody else and
 // lets a rank listen there.
@@ -32,6 +33,8 @@ std::pair<Descriptor, uint16_t> reserve_port() {
     throw std::runtime_error(fmt::format("no port can be had: {}", std::strerror(errno)));
   return {std::move(socket), ntohs(address.sin_port)};
 }
+
+double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
 std::string to_text(const Nodes::Verdict& v) { return fmt::format("{} {} {}", v.code, v.final ? 1 : 0, v.text); }
 
@@ -62,33 +65,74 @@ void Nodes::until(Clock::time_point deadline, const std::string& what, const Try
 
 Nodes::Nodes(NodeOptions options, Signals& signals) : options_(std::move(options)), signals_(signals) {
   if (options_.nodes == 1) return;
-  TcpStoreOptions store{.port = options_.port, .secret = options_.secret, .timeout = kSlice};
+  TcpStoreOptions store{
+      .port = options_.port, .secret = options_.secret, .timeout = kSlice, .grace = options_.node_timeout};
+  auto begin_listening = [this] { listener_ = std::jthread([this](const std::stop_token& stop) { listen(stop); }); };
   if (options_.node == 0) {
     store.serve = true;
     store_ = std::make_unique<TcpStore>(store);
+    begin_listening();
     return;
   }
   store.host = options_.address;
   store.timeout = 1s;
+  std::string is_lost = fmt::format("node {} is lost: its tutti ", options_.node);
   until(Clock::now() + options_.join_timeout,
         fmt::format("node 0 cannot be reached at {}:{}", options_.address, options_.port), [&] {
           try {
             store_ = std::make_unique<TcpStore>(store);
+            store_->leave_will(kLost, is_lost + "ended before the job did",
+                               fmt::format("{}said nothing for {:g} s", is_lost, seconds(options_.node_timeout)),
+                               options_.node_timeout);
           } catch (const ConnectionError&) {
             return false;
           }
           return true;
         });
   store_->set_timeout(kSlice);
+  begin_listening();
 }
 
 Nodes::~Nodes() {
   if (!store_) return;
-  try {  // who serves leaves last
+  listener_ = {};
+  try {
+    if (meeting_) return;  // the others wait for this one, and hear by its will that it does not come
+    store_->leave_will(kLost, "", "", {});
+    // Who serves leaves last.
     store_->add("gone", 1);
-    if (options_.node == 0) until(Clock::now() + 5s, "", [&] { return store_->add("gone", 0) == options_.nodes; });
+    if (options_.node == 0 && !lost_)
+      until(Clock::now() + 5s, "", [&] { return store_->add("gone", 0) == options_.nodes; });
   } catch (...) {  // NOLINT: the others have gone in another way
   }
+}
+
+// Asks the table now and then what has happened, which also tells it that this node lives.
+void Nodes::listen(const std::stop_token& stop) {
+  const Wait wait{.timeout = kSlice, .stop = stop};  // and the store's grace
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested() && !lost_) {
+    int epoch = epoch_;
+    lock.unlock();
+    std::optional<std::string> lost, failed;
+    try {
+      lost = store_->try_get(kLost, wait);
+      failed = first_failure(epoch, wait);
+    } catch (const TimeoutError&) {  // it is slow: the store says when it is too slow
+    } catch (const CancelledError&) {
+    } catch (const Error& e) {
+      lost = fmt::format("node 0 is lost: {}", e.what());
+    }
+    lock.lock();
+    lost_ = lost;
+    if (epoch == epoch_) failed_ = failed;
+    changed_.wait_for(lock, stop, kSlice, [] { return false; });
+  }
+}
+
+std::optional<std::string> Nodes::lost() {
+  std::lock_guard lock(mutex_);
+  return lost_;
 }
 
 std::string Nodes::key(int epoch, const std::string& name) const { return fmt::format("epoch/{}/{}", epoch, name); }
@@ -98,28 +142,43 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
   auto [socket, port] = reserve_port();
   if (options_.node == 0) reserved_ = std::move(socket);
   if (!store_) return {0, ranks, address, port};
-  if (options_.node == 0) store_->set(key(epoch, "port"), std::to_string(port));
-  store_->set(key(epoch, fmt::format("node/{}", options_.node)), std::to_string(ranks));
+  meeting_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    epoch_ = epoch;
+    failed_.reset();
+  }
   std::vector<std::string> keys;
   for (int k = 0; k < options_.nodes; ++k) keys.push_back(key(epoch, fmt::format("node/{}", k)));
   keys.push_back(key(epoch, "port"));
   std::vector<std::string> values;
+  const Wait wait{.timeout = options_.node_timeout};
   auto missing = [&] {
     std::string list;
     for (int k = 0; k < options_.nodes; ++k)
-      if (!store_->has({keys[static_cast<size_t>(k)]})) list += fmt::format(" {}", k);
+      if (!store_->has({keys[static_cast<size_t>(k)]}, wait)) list += fmt::format(" {}", k);
     return list;
   };
   try {
+    if (options_.node == 0) store_->set(key(epoch, "port"), std::to_string(port), wait);
+    store_->set(key(epoch, fmt::format("node/{}", options_.node)), std::to_string(ranks), wait);
     until(Clock::now() + options_.join_timeout, "late", [&] {
+      if (auto why = lost()) throw std::runtime_error(*why);
       values = store_->multi_get(keys);
       return true;
     });
+  } catch (const Error& e) {
+    throw std::runtime_error(lost().value_or(fmt::format("node 0 is lost: {}", e.what())));
   } catch (const std::runtime_error& e) {
     if (std::string(e.what()) != "late") throw;
-    throw std::runtime_error(fmt::format("of {} nodes these did not come within {} s:{}", options_.nodes,
-                                         options_.join_timeout.count(), missing()));
+    // The same on all, whoever gives up first.
+    throw std::runtime_error(
+        store_->compare_and_set(kLost, "",
+                                fmt::format("of {} nodes these did not come within {:g} s:{}", options_.nodes,
+                                            seconds(options_.join_timeout), missing()),
+                                wait));
   }
+  meeting_ = false;
   Place place{0, 0, address, static_cast<uint16_t>(std::stoi(values.back()))};
   for (int k = 0; k < options_.nodes; ++k) {
     int count = std::stoi(values[static_cast<size_t>(k)]);
@@ -129,9 +188,9 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
   return place;
 }
 
-std::optional<std::string> Nodes::first_failure(int epoch) {
-  auto text = store_->try_get(key(epoch, "failed"), {.timeout = 5s});
-  return text ? text : store_->try_get(key(epoch, "failed too"), {.timeout = 5s});
+std::optional<std::string> Nodes::first_failure(int epoch, const Wait& wait) {
+  auto text = store_->try_get(key(epoch, "failed"), wait);
+  return text ? text : store_->try_get(key(epoch, "failed too"), wait);
 }
 
 void Nodes::fail(int epoch, const Verdict& mine, bool secondary) {
@@ -143,38 +202,40 @@ void Nodes::fail(int epoch, const Verdict& mine, bool secondary) {
 }
 
 std::optional<std::string> Nodes::failed(int epoch) {
-  if (!store_) return {};
-  try {
-    auto text = first_failure(epoch);
-    if (!text) return {};
-    return from_text(*text).text;
-  } catch (const Error& e) {
-    return fmt::format("node 0 is lost: {}", e.what());
-  }
+  std::lock_guard lock(mutex_);
+  if (lost_) return lost_;
+  if (!failed_ || epoch != epoch_) return {};
+  return from_text(*failed_).text;
 }
 
 Nodes::Verdict Nodes::end(int epoch, const Verdict& mine) {
   if (!store_) return mine;
+  const Wait wait{.timeout = 5s};
+  auto without = [&](const std::string& node) { return Verdict{mine.code ? mine.code : 1, true, node, true}; };
+  std::optional<std::string> failed, gone;
   try {
     // If all that is known is that something went wrong elsewhere, that is known there.
-    if (mine.code && !first_failure(epoch)) fail(epoch, mine, false);
-    store_->set(key(epoch, fmt::format("end/{}", options_.node)), "1", {.timeout = 5s});
-    std::optional<Clock::time_point> deadline;  // when one has failed, the others end soon, or are no more
-    std::optional<std::string> failed;
+    if (mine.code && !first_failure(epoch, wait)) fail(epoch, mine, false);
+    if (mine.final) store_->set(key(epoch, "final"), "1", wait);
+    store_->set(key(epoch, fmt::format("end/{}", options_.node)), "1", wait);
+    std::vector<std::string> keys;
+    for (int k = 0; k < options_.nodes; ++k) keys.push_back(key(epoch, fmt::format("end/{}", k)));
+    std::optional<Clock::time_point> deadline;  // when one has failed, the others end soon
     until(Clock::time_point::max(), "", [&] {
-      failed = first_failure(epoch);
+      gone = lost();
+      failed = first_failure(epoch, wait);
       if (failed && !deadline) deadline = Clock::now() + 60s;
-      if (deadline && Clock::now() >= *deadline) return true;
-      std::vector<std::string> keys;
-      for (int k = 0; k < options_.nodes; ++k) keys.push_back(key(epoch, fmt::format("end/{}", k)));
+      if (gone || (deadline && Clock::now() >= *deadline)) return true;
       store_->wait(keys);
       return true;
     });
-    failed = first_failure(epoch);
-    return failed ? from_text(*failed) : Verdict{};
+    if (gone) return without(*gone);
+    failed = first_failure(epoch, wait);
+    Verdict verdict = failed ? from_text(*failed) : Verdict{};
+    verdict.final = verdict.final || store_->has({key(epoch, "final")}, wait);
+    return verdict;
   } catch (const Error& e) {
-    if (mine.code) return {mine.code, true, mine.text};
-    return {1, true, fmt::format("node 0 is lost: {}", e.what())};
+    return without(lost().value_or(fmt::format("node 0 is lost: {}", e.what())));
   }
 }
 

@@ -5,12 +5,21 @@
 // all end, and the next epoch begins with a meeting of its own, at a port of its own, under names that carry its
 // number: nothing of an epoch that went wrong can be mistaken for the next. Who is in an epoch is found out at its
 // meeting.
+//
+// Note [Lost nodes]
+// Node 0 keeps the table by which they talk. Every other node has left a will there: if its command ends before the
+// job does (its connection is gone) or says nothing for a while (its host is), the table says that it is lost. Each
+// listens to the table in a thread of its own, whatever else keeps it busy; if the table does not answer, node 0 is
+// lost. A job that has lost a node is over, on all.
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "tools/tutti/signals.h"
 #include "tutti/comm/store.h"
@@ -27,7 +36,8 @@ struct NodeOptions {
   std::string address;      // of node 0; "": this host
   uint16_t port = 29400;    // where node 0 listens for the other nodes
   std::string secret;
-  std::chrono::seconds join_timeout{300};
+  std::chrono::milliseconds join_timeout{300'000};
+  std::chrono::milliseconds node_timeout{30'000};  // a node that says nothing for so long is lost
 };
 
 class Nodes {
@@ -48,10 +58,11 @@ class Nodes {
     int code = 0;        // of the first failure
     bool final = false;  // somebody wanted the job to end: no other epoch
     std::string text;    // "rank 3: exit code 5"
+    bool lost = false;   // a node is: the text says which
   };
   /// Something has failed here. `secondary`: it only says that something else had, and counts if nothing else did.
   void fail(int epoch, const Verdict& mine, bool secondary);
-  /// What failed on any node, if something has.
+  /// What failed on any node, if something is known to have. Does not wait.
   std::optional<std::string> failed(int epoch);
   /// Tells the others that it has ended here, and how, and waits until it has ended everywhere.
   Verdict end(int epoch, const Verdict& mine);
@@ -60,11 +71,20 @@ class Nodes {
   template <class Try>
   void until(std::chrono::steady_clock::time_point deadline, const std::string& what, const Try& attempt);
   std::string key(int epoch, const std::string& name) const;
-  std::optional<std::string> first_failure(int epoch);
+  std::optional<std::string> first_failure(int epoch, const Wait& wait);
+  void listen(const std::stop_token& stop);
+  std::optional<std::string> lost();
   const NodeOptions options_;
   Signals& signals_;
   std::unique_ptr<TcpStore> store_;  // none: there are no others
   Descriptor reserved_;              // keeps the ranks' port from others
+  bool meeting_ = false;
+
+  std::mutex mutex_;  // guards what the listener has heard
+  std::condition_variable_any changed_;
+  int epoch_ = 0;
+  std::optional<std::string> failed_, lost_;  // failed: in this epoch
+  std::jthread listener_;
 };
 
 }  // namespace tutti::tool

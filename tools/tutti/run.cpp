@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   int64_t ranks = 0, nodes = 1, node = 0, port = 29400, max_restarts = 0;
-  double grace = 5, join_timeout = 300;
+  double grace = 5, join_timeout = 300, node_timeout = 30;
   std::string address, hosts, rsh = "ssh -o BatchMode=yes", log_folder, trace;
   std::vector<std::string> variables;
   bool plain = false, quiet = false, no_bind = false, controlled = false;
@@ -51,6 +51,7 @@ RunOptions parse(const Words& words) {
   options.text("--master-addr", "HOST", "where node 0 is, as the others reach it", o.address);
   options.number("--master-port", "PORT", "where node 0 listens for the others (29400)", o.port, 1, 65535);
   options.real("--join-timeout", "SECONDS", "that nodes wait for each other (300)", o.join_timeout);
+  options.real("--node-timeout", "SECONDS", "after which a node that says nothing counts as lost (30)", o.node_timeout);
   options.flag("--controlled", "used between hosts: orders come by standard input", o.controlled);
   o.command = options.parse(words);
   if (o.command.empty()) throw UsageError("name the program to run");
@@ -59,6 +60,7 @@ RunOptions parse(const Words& words) {
   if (!o.hosts.empty() && o.nodes > 1)
     throw UsageError("--hosts starts on all nodes by itself: --nnodes is not for it");
   if (o.nodes > 1 && o.address.empty()) throw UsageError("--nnodes needs --master-addr: where node 0 is");
+  if (o.node_timeout < 0.1) throw UsageError("--node-timeout is at least 0.1 seconds");
   for (const std::string& v : o.variables)
     if (v.find('=') == std::string::npos || v[0] == '=')
       throw UsageError(fmt::format("--env takes NAME=VALUE, not '{}'", v));
@@ -123,9 +125,11 @@ std::vector<Process> rank_processes(const RunOptions& o, const Nodes::Place& pla
   return list;
 }
 
-SuperviseOptions supervise_options(const RunOptions& o) {
-  return {.print = !o.quiet, .grace = std::chrono::milliseconds(static_cast<int64_t>(o.grace * 1000))};
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
+
+SuperviseOptions supervise_options(const RunOptions& o) { return {.print = !o.quiet, .grace = milliseconds(o.grace)}; }
 
 int run_here(RunOptions o) {
   if (o.ranks == 0) o.ranks = static_cast<int64_t>(process_cores().size());
@@ -141,7 +145,8 @@ int run_here(RunOptions o) {
                .address = o.address,
                .port = static_cast<uint16_t>(o.port),
                .secret = secret,
-               .join_timeout = std::chrono::seconds(static_cast<int64_t>(o.join_timeout))},
+               .join_timeout = milliseconds(o.join_timeout),
+               .node_timeout = milliseconds(o.node_timeout)},
               signals);
   for (int epoch = 0;; ++epoch) {
     Nodes::Place place = nodes.meet(epoch, static_cast<int>(o.ranks));
@@ -160,7 +165,10 @@ int run_here(RunOptions o) {
     Nodes::Verdict verdict = nodes.end(epoch, verdict_of(ending));
     if (verdict.code == 0) return 0;
     if (ending.by_signal) return 128 + ending.signal;
-    if (ending.first < 0) printer.print(2, fmt::format("tutti: on another node, {}\n", verdict.text));
+    if (verdict.lost)
+      printer.print(2, fmt::format("tutti: {}\n", verdict.text));
+    else if (ending.first < 0 || (ending.secondary && verdict.text != verdict_of(ending).text))
+      printer.print(2, fmt::format("tutti: on another node, {}\n", verdict.text));
     bool over = verdict.final || ending.signal != 0 || epoch >= o.max_restarts;
     if (!over)
       printer.print(2, fmt::format("tutti: starts all ranks again: {} of {} restarts\n", epoch + 1, o.max_restarts));
@@ -227,6 +235,7 @@ std::string remote_command(const RunOptions& o, const Host& host, size_t node, s
   add("--max-restarts", std::to_string(o.max_restarts));
   add("--grace", fmt::format("{}", o.grace));
   add("--join-timeout", fmt::format("{}", o.join_timeout));
+  add("--node-timeout", fmt::format("{}", o.node_timeout));
   for (const std::string& v : o.variables) add("--env", v);
   if (!o.log_folder.empty()) add("--log", o.log_folder);
   if (!o.trace.empty()) add("--trace", o.trace);

@@ -19,6 +19,7 @@
 //   });
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -48,12 +49,16 @@ class Joinable {
 struct JoinOptions {
   Group group = {};           // default: the world. All of it must call join(), with the same parts
   bool count_joined = false;  // averages by ranks count those without inputs too, as having given zeros
+  // How long a rank whose body threw waits for the others to come and hear of it. If they do not, they may be inside of
+  // a collective that waits for this rank: the world fails, which ends that.
+  std::chrono::milliseconds patience = std::chrono::seconds(5);
   Place place = Place::current();
 };
 /// Runs body, and then the shadows of `parts` whenever other ranks announce them, until all ranks are through. Early
 /// ranks then get the parameters of one that was active to the end, whose rank in the group is returned (their
 /// optimizers' states are what they were: broadcast those from it if they have any to lose). If body throws, so does
-/// this, and the others get RankFailure.
+/// this, and the others get RankFailure wherever they are; the world can be used after that unless they had to be
+/// reached inside of a collective (see patience).
 int join(const std::vector<Joinable>& parts, const std::function<void()>& body, const JoinOptions& options = {});
 
 }  // namespace tutti::parallel

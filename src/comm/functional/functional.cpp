@@ -68,16 +68,24 @@ TensorList inputs_of(const Call& c) {
 }
 TensorList outputs_of(const Call& c) { return {c.outputs.begin(), c.outputs.end()}; }
 
-Tensor zeros_for(const GradientCall& c, const Shape& sizes) {
+// Note [Undefined gradients]
+// Backward through a collective is one too, and needs every rank's gradient of every result. A rank whose loss does not
+// depend on a result has none. Zeros would be exact, but more often the result was forgotten, on one of the ranks, and
+// nothing would ever say so: that is an error, unless the call was made by the library or in a backward pass that is
+// recorded itself, whose results are whatever gradients happen to be differentiated further.
+Tensor gradient_of(const GradientCall& c, size_t i, const Shape& sizes) {
+  if (c.grad(i).defined()) return c.grad(i);
+  const auto& a = c.as<Collective>();
+  check_at<GradError>(a.place, !a.own, c.op().name,
+                      "no loss of rank {} depends on result {} of this call, so its gradient is undefined, and all "
+                      "ranks' backward needs it: use the result (0 * y.sum() added to the loss is enough), or detach() "
+                      "what goes in",
+                      context().rank, i);
   return zeros(sizes, {.dtype = c.input_dtype(0), .device = c.input_device(0)});
-}
-// A rank that did not use a result has no gradient for it; the others' collective needs one all the same.
-Tensor grad_or_zeros(const GradientCall& c, size_t i, const Shape& sizes) {
-  return c.grad(i).defined() ? c.grad(i) : zeros_for(c, sizes);
 }
 TensorList grads(const GradientCall& c, const std::vector<Shape>& shapes) {
   TensorList list;
-  for (size_t i = 0; i < shapes.size(); ++i) list.push_back(grad_or_zeros(c, i, shapes[i]));
+  for (size_t i = 0; i < shapes.size(); ++i) list.push_back(gradient_of(c, i, shapes[i]));
   return list;
 }
 std::vector<Shape> input_shapes(const GradientCall& c) {

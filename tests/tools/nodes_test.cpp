@@ -1,0 +1,176 @@
+// tutti run on several nodes, one command for each: here they are all on this machine. What becomes of the job when one
+// of the commands is killed or falls silent, and worlds and restarts over all of them.
+#include <gmock/gmock.h>
+
+#include <memory>
+
+#include "tests/tools/program.h"
+#include "tutti/testing.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using namespace test;  // NOLINT
+
+struct Nodes : testing::Test {
+  /// The command of one node.
+  std::unique_ptr<Program> start(int node, int nodes, const Words& more, const Words& command,
+                                 const std::string& host = "") {
+    Words words{"--nnodes",      std::to_string(nodes), "--node-rank",   std::to_string(node),
+                "--master-addr", "127.0.0.1",           "--master-port", std::to_string(port)};
+    words.insert(words.end(), more.begin(), more.end());
+    std::vector<std::pair<std::string, std::string>> variables{{"TUTTI_SECRET", "shared"}};
+    if (!host.empty()) variables.emplace_back("TUTTI_HOST", host);
+    return std::make_unique<Program>(tutti_run(words, command), variables);
+  }
+  /// Ranks that end only by force, and say who they are in a folder.
+  Words stubborn() const {
+    return shell("trap '' TERM; echo $$ > " + running.path() + "/$RANK; while true; do sleep 0.05; done");
+  }
+  const int port = free_port();
+  Folder running;
+};
+
+struct LostNode : Nodes, testing::WithParamInterface<int> {};
+
+TEST_P(LostNode, KilledEndsTheOthers) {
+  int victim = GetParam();
+  std::vector<std::unique_ptr<Program>> nodes;
+  for (int k = 0; k < 3; ++k)
+    nodes.push_back(start(k, 3, {"-n", "2", "--grace", "0.2", "--max-restarts", "3"}, stubborn()));
+  auto children = pids(running.path(), 6);
+  nodes[static_cast<size_t>(victim)]->signal(SIGKILL);
+  for (int k = 0; k < 3; ++k) {
+    Program& p = *nodes[static_cast<size_t>(k)];
+    EXPECT_EQ(p.wait(), k == victim ? 128 + SIGKILL : 1) << k << ": " << p.err();
+    if (k == victim) continue;
+    EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: node " + std::to_string(victim) + " is lost: "),
+                               Not(HasSubstr("starts all ranks again"))));
+  }
+  for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
+}
+
+// As if its host had stopped, or the network: nothing says that the connection is gone.
+TEST_P(LostNode, SilentEndsTheOther) {
+  int victim = GetParam() == 0 ? 0 : 1;
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {0, 1}) nodes[k] = start(k, 2, {"-n", "1", "--grace", "0.2", "--node-timeout", "4"}, stubborn());
+  auto children = pids(running.path(), 2);
+  nodes[victim]->signal(SIGSTOP);
+  Program& other = *nodes[1 - victim];
+  EXPECT_EQ(other.wait(), 1) << other.err();
+  EXPECT_THAT(other.err(), HasSubstr("tutti: node " + std::to_string(victim) + " is lost: "));
+  nodes[victim]->signal(SIGKILL);
+  nodes[victim]->wait();
+  for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
+}
+
+TEST_P(LostNode, KilledWhileOthersWaitForItsEnd) {
+  int victim = GetParam() == 0 ? 0 : 1;
+  Words command = shell("echo $$ > " + running.path() + "/$RANK; [ $NODE_RANK != " + std::to_string(victim) +
+                        " ] || exec sleep 1000");
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {0, 1}) nodes[k] = start(k, 2, {"-n", "1"}, command);
+  auto children = pids(running.path(), 2);
+  EXPECT_TRUE(eventually([&] { return !is_alive(children[0]) || !is_alive(children[1]); }));
+  nodes[victim]->signal(SIGKILL);
+  EXPECT_EQ(nodes[1 - victim]->wait(), 1);
+  EXPECT_THAT(nodes[1 - victim]->err(), HasSubstr("tutti: node " + std::to_string(victim) + " is lost: "));
+}
+
+TEST_P(LostNode, KilledBeforeAllHaveCome) {
+  int victim = GetParam() == 0 ? 0 : 1;
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {0, 1}) nodes[k] = start(k, 3, {"-n", "1"}, {"true"});
+  // A node that is connected listens in a thread of its own.
+  std::string peer = "/proc/" + std::to_string(nodes[1]->pid()) + "/task";
+  EXPECT_TRUE(eventually([&] {
+    std::error_code gone;
+    auto threads = std::filesystem::directory_iterator(peer, gone);
+    return !gone && std::distance(begin(threads), end(threads)) >= 2;
+  }));
+  nodes[victim]->signal(SIGKILL);
+  EXPECT_EQ(nodes[1 - victim]->wait(), 1);
+  EXPECT_THAT(nodes[1 - victim]->err(), HasSubstr("node " + std::to_string(victim) + " is lost: "));
+}
+INSTANTIATE_TEST_SUITE_P(Victims, LostNode, testing::Values(0, 2));
+
+TEST_F(Nodes, ASignalToOneEndsAllAndNobodyStartsAgain) {
+  Words command = shell("echo $$ > " + running.path() + "/$RANK; while true; do sleep 0.05; done");
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {0, 1}) nodes[k] = start(k, 2, {"-n", "1", "--grace", "0.5", "--max-restarts", "5"}, command);
+  pids(running.path(), 2);
+  nodes[1]->signal(SIGTERM);
+  EXPECT_EQ(nodes[1]->wait(), 128 + SIGTERM);
+  EXPECT_NE(nodes[0]->wait(), 0);
+  EXPECT_THAT(nodes[0]->err() + nodes[1]->err(), Not(HasSubstr("starts all ranks again")));
+}
+
+// ---- Worlds
+
+struct Engine : Nodes, testing::WithParamInterface<const char*> {
+  Words bench() const { return {TUTTI_TOOL, "bench", "-e", "64K", "-f", "64", "-i", "5"}; }
+};
+
+TEST_P(Engine, StartsOnOneHost) {
+  if (!comm::has_engine(GetParam())) GTEST_SKIP() << "this build has no " << GetParam();
+  Program p(tutti_run({"-n", "3", "--env", std::string("TUTTI_TRANSPORT=") + GetParam()}, bench()));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_THAT(p.out(), HasSubstr(std::string("# all_reduce f32 sum, 3 ranks by ") + GetParam()));
+}
+
+TEST_P(Engine, StartsOnTwo) {
+  if (!comm::has_engine(GetParam())) GTEST_SKIP() << "this build has no " << GetParam();
+  std::string transport = std::string("shm+") + GetParam();
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {0, 1})
+    nodes[k] = start(k, 2, {"-n", "2", "--env", "TUTTI_TRANSPORT=" + transport}, bench(), k ? "one" : "other");
+  for (int k : {0, 1}) EXPECT_EQ(nodes[k]->wait(), 0) << nodes[k]->err();
+  EXPECT_THAT(nodes[0]->out(), HasSubstr("# all_reduce f32 sum, 4 ranks by " + transport));
+}
+
+TEST_P(Engine, EndsWithAKilledRank) {
+  if (!comm::has_engine(GetParam())) GTEST_SKIP() << "this build has no " << GetParam();
+  Program p(tutti_run({"-n", "3", "--grace", "60", "--env", std::string("TUTTI_TRANSPORT=") + GetParam(), "--env",
+                       "TUTTI_FAULTS=kill rank=1 call=40"},
+                      {TUTTI_TOOL, "bench", "-i", "1000"}));
+  EXPECT_EQ(p.wait(), 128 + SIGKILL);
+  EXPECT_THAT(p.err(), HasSubstr("tutti: rank 1 failed: killed by signal 9"));
+}
+INSTANTIATE_TEST_SUITE_P(Engines, Engine, testing::Values("ucx", "gloo"), [](const auto& info) { return info.param; });
+
+#ifdef TUTTI_RESTART
+std::string last_line(const std::string& text) { return text.substr(text.rfind('\n', text.size() - 2) + 1); }
+
+// Rank 3, on the second node, is killed again and again; what comes out is what an undisturbed run gives.
+TEST_P(Engine, StartsAgainOnTwoFromTheLastCheckpoint) {
+  if (!comm::has_engine(GetParam())) GTEST_SKIP() << "this build has no " << GetParam();
+  Program undisturbed(tutti_run({"-n", "4", "--plain"}, {TUTTI_RESTART, "--steps", "40"}));
+  EXPECT_EQ(undisturbed.wait(), 0) << undisturbed.err();
+  Words options{"-n",
+                "2",
+                "--plain",
+                "--max-restarts",
+                "20",
+                "--env",
+                "TUTTI_FAULTS=kill rank=3 call=60",
+                "--env",
+                std::string("TUTTI_TRANSPORT=shm+") + GetParam()};
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {0, 1})
+    nodes[k] = start(k, 2, options, {TUTTI_RESTART, "--steps", "40", "--checkpoint", running / "checkpoint"},
+                     k ? "one" : "other");
+  for (int k : {0, 1}) EXPECT_EQ(nodes[k]->wait(), 0) << nodes[k]->err();
+  EXPECT_THAT(nodes[0]->out(), HasSubstr("goes on at step"));
+  EXPECT_THAT(nodes[0]->err(), AllOf(HasSubstr("on another node, rank 3: killed by signal 9"),
+                                     HasSubstr("starts all ranks again: 1 of 20 restarts")));
+  EXPECT_THAT(undisturbed.out(), HasSubstr("40 steps, the last loss is"));
+  EXPECT_EQ(last_line(nodes[0]->out()), last_line(undisturbed.out()));
+}
+#endif
+
+}  // namespace
+}  // namespace tutti
