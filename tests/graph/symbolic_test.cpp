@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "graph/backends/native/library.h"
 #include "tests/graph/programs.h"
 #include "tests/support/compare.h"
@@ -234,6 +237,29 @@ TEST(Symbolic, OldSizesAreForgottenAndFittedAgain) {
       ASSERT_TRUE(identical(f(rows(n, {2}, 1)), (rows(n, {2}, 1) * 2).reshape({-1}).sin())) << n;
   EXPECT_EQ(f.stats().traces, 2);
   EXPECT_EQ(f.stats().fitted, 2 * 97);
+}
+
+TEST(Symbolic, ThreadsMayShareAFunction) {
+  Tensor w = rows(3, {4}, 1);
+  auto step = [w](const Tensor& x) { return (matmul(x, w).reshape({-1}) * static_cast<double>(x.size(0))).tanh(); };
+  auto f = compile(step, {.dynamic_batch = true});
+  std::vector<Tensor> inputs, wanted;
+  for (int64_t n = 0; n < 24; ++n) {
+    inputs.push_back(rows(n, {3}, 2));
+    wanted.push_back(step(inputs.back()));
+  }
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (size_t turn = 0; turn < 60; ++turn) {
+        size_t n = (turn * 7 + t * 5) % inputs.size();
+        if (!identical(f(inputs[n]), wanted[n])) ++wrong;
+      }
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(f.stats().traces + f.stats().runs, 4 * 60);
 }
 
 // Each is traced, as it is larger than all before; but not all of them are kept.
