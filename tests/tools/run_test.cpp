@@ -172,20 +172,24 @@ char state_of(pid_t pid) {
   return end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
 }
 TEST(Run, StopsAndGoesOn) {
-  Folder folder;
-  Program p(tutti_run({"-n", "2"}, shell("cd " + folder.path() + "; echo $$ > $RANK; while [ ! -e " + folder.path() +
-                                         "-go ]; do sleep 0.01; done")));
+  Folder folder, gates;
+  std::string gate = gates / "gate";
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  int door = ::open(gate.c_str(), O_RDWR);
+  // They wait without processes of their own: a shell is not seen to stop while one that it starts has.
+  Program p(tutti_run({"-n", "2"}, shell("echo $$ > " + folder.path() + "/$RANK; read line < " + gate)));
   auto children = pids(folder.path(), 2);
   for (int round = 0; round < 2; ++round) {
     p.signal(SIGTSTP);
-    EXPECT_TRUE(eventually([&] { return state_of(p.pid()) == 'T'; }));
-    for (pid_t child : children) EXPECT_TRUE(eventually([&] { return state_of(child) == 'T'; }));
+    for (pid_t pid : {p.pid(), children[0], children[1]})
+      EXPECT_TRUE(eventually([&] { return state_of(pid) == 'T'; })) << pid;
     p.signal(SIGCONT);
-    for (pid_t pid : {p.pid(), children[0], children[1]}) EXPECT_TRUE(eventually([&] { return state_of(pid) != 'T'; }));
+    for (pid_t pid : {p.pid(), children[0], children[1]})
+      EXPECT_TRUE(eventually([&] { return state_of(pid) != 'T'; })) << pid;
   }
-  std::ofstream(folder.path() + "-go") << "go";
+  EXPECT_EQ(::write(door, "\n\n", 2), 2);
   EXPECT_EQ(p.wait(), 0);
-  std::filesystem::remove(folder.path() + "-go");
+  ::close(door);
 }
 
 TEST(Run, WhoDoesNotListenIsKilled) {
