@@ -174,6 +174,54 @@ void cnn(const bench::Options& options, int threads) {
   training("cnn", run, loss, options, threads);
 }
 
+// What a new batch size costs beyond a step: the graphs of two others with its own numbers.
+void batch_sizes(const bench::Options& options) {
+  ThreadsGuard guard(1);
+  Gpt net({.vocabulary = 96, .length = 64, .width = 128, .heads = 4, .layers = options.quick ? 1 : 4, .dropout = 0});
+  auto loss = [&](const Tensor& x, const Tensor& y) {
+    return cross_entropy(net(x).reshape({-1, 96}), y.reshape({-1}));
+  };
+  auto step = compile(loss, {.dynamic_batch = true});
+  auto seconds = [&](int64_t batch) {
+    Tensor x = randint(96, {batch, 64}), y = randint(96, {batch, 64});
+    double before = bench::now(bench::Time::processor);
+    net.zero_grad();
+    step(x, y).backward();
+    return bench::now(bench::Time::processor) - before;
+  };
+  seconds(2), seconds(24);
+  std::vector<double> differences;
+  for (int64_t batch = 3; batch < 10; ++batch) {
+    double first = seconds(batch);
+    seconds(batch);
+    differences.push_back(first - seconds(batch));
+  }
+  std::sort(differences.begin(), differences.end());
+  report({.name = "gpt_another_batch_size",
+          .value = differences[differences.size() / 2] * 1e3,
+          .unit = "ms",
+          .want = {Want::value_at_most, 20}});
+}
+
+// A polynomial of bf16 numbers in a cache: what rounding as eager does costs.
+void inexact(const bench::Options& options) {
+  ThreadsGuard guard(1);
+  NoGrad no_grad;
+  auto f = [](const Tensor& x) { return ((((x * 3 + 1) * x - 2) * x + 0.5) * x - 0.25) * x + 1; };
+  for (DType dtype : {bf16, f32}) {
+    Tensor x = rand({1 << 16}).to(dtype);
+    auto exact = compile(f), quick = compile(f, {.exact = false});
+    exact(x), quick(x);
+    auto times = measure({contender("inexact", [&] { quick(x); }), contender("exact", [&] { exact(x); })},
+                         bench::Time::processor, options);
+    report({.name = fmt::format("inexact_{}", dtype == bf16 ? "bf16" : "f32"),
+            .value = times[0].median * 1e6,
+            .unit = "us",
+            .peer = "exact",
+            .peer_value = times[1].median * 1e6});
+  }
+}
+
 void overhead(const bench::Options& options) {
   NoGrad no_grad;
   Tensor x = ones({4});
@@ -198,6 +246,8 @@ int main(int argc, char** argv) {
   bench::print_header("compile", threads, native ? "backend=native" : "backend=eager",
                       "compiled functions against eager ones");
   if (options.wants("four_small_operators")) overhead(options);
+  if (options.wants("gpt_another_batch_size")) batch_sizes(options);
+  if (options.wants("inexact")) inexact(options);
   for (int t : threads) {
     // 85 % of the speed of copying.
     if (options.wants("chain12_arithmetic"))

@@ -36,9 +36,15 @@ struct CompileOptions {
   /// "native" generates code for pointwise operators, "eager" runs all through operators; left empty: $TUTTI_BACKEND,
   /// else native where LLVM is there.
   std::string backend = {};
-  /// A first dim that all tensor arguments with dims share (of those whose first dim is that of the first) may change:
-  /// traces for other batch sizes that give the same graph are no recompilations.
+  /// The first dim of the first tensor argument with dims (and of all others whose first dim is as large) is a batch
+  /// size that may change: sizes between two that were traced run the same graph with their own numbers, and are
+  /// neither traced nor compiled. What depends on the batch size in other ways than simple ones is found out, and such
+  /// sizes are traced; see docs/compile.md for what is simple.
   bool dynamic_batch = false;
+  /// Results are eager's, bit for bit. Without it, generated code may be faster than that: products and sums become one
+  /// operation (fma) that rounds once, f16 and bf16 are rounded when they are stored and not between operators, and
+  /// products read operands as they lie in memory. Prints say so.
+  bool exact = true;
   int64_t limit = 64;  // graphs; one more is a ValueError with the reasons for the last ones
   /// Tensors that the function finds by other ways than its arguments: another object in a place traces again.
   std::function<TensorList()> watch = {};
@@ -47,9 +53,12 @@ struct CompileOptions {
 struct CompileStats {
   int64_t forward_graphs = 0, backward_graphs = 0;
   int64_t recompilations = 0;  // forward graphs after the first, but for other batch sizes of dynamic_batch
+  int64_t fitted = 0;          // batch sizes that run a graph which was traced for others
   int64_t runs = 0;            // of graphs, forward
   int64_t traces = 0;          // calls that ran the function itself
   int64_t fallbacks = 0;       // backward passes that ran the function again (see docs/compile.md)
+  int64_t saved_bytes = 0;     // that calls keep for their backward graphs, beside inputs
+  int64_t spared_bytes = 0;    // that they would keep too, were nothing computed again
 };
 
 /// What is shown of a compiled function beside its graphs, with their fusion groups and plans of memory.
@@ -68,7 +77,8 @@ struct Invocation {
   std::string key = {};     // all else of the arguments
   /// Runs the function on those tensors in the places of the arguments' own.
   std::function<TensorList(const TensorList&)> body = {};
-  std::shared_ptr<const void> result = {};  // what body returned last, without its tensors
+  std::shared_ptr<const void> result = {};       // what body returned last, without its tensors
+  std::shared_ptr<const std::string> rest = {};  // that as a key
 };
 
 std::shared_ptr<CompiledFunction> make_compiled(CompileOptions options);
@@ -137,19 +147,26 @@ class Compiled {
     if constexpr (requires { function_->is_training(); }) detail::write_key(call.key, *function_);
     // What is kept of the call keeps its tensors in `call` alone, which can let go of them.
     tree::for_each_tensor(*arguments, [](Tensor& t) { t.reset(); });
-    auto result = std::make_shared<Result>();
-    call.body = [function = function_, arguments, result](const TensorList& tensors) {
+    struct Kept {
+      Result result;
+      std::string rest;
+    };
+    auto kept = std::make_shared<Kept>();
+    call.body = [function = function_, arguments, kept](const TensorList& tensors) {
       Arguments mine = *arguments;
       tree::assign_tensors(mine, tensors);
       if constexpr (std::is_void_v<Returned>)
         std::apply(*function, mine);
       else
-        *result = std::apply(*function, mine);
-      TensorList outputs = tree::tensors(*result);
-      tree::for_each_tensor(*result, [](Tensor& t) { t.reset(); });
+        kept->result = std::apply(*function, mine);
+      TensorList outputs = tree::tensors(kept->result);
+      tree::for_each_tensor(kept->result, [](Tensor& t) { t.reset(); });
+      kept->rest.clear();
+      detail::write_key(kept->rest, kept->result);
       return outputs;
     };
-    call.result = result;
+    call.result = {kept, &kept->result};
+    call.rest = {kept, &kept->rest};
     TensorList outputs = detail::run_compiled(*state_, call);
     if constexpr (!std::is_void_v<Returned>) {
       Result whole = *static_cast<const Result*>(call.result.get());

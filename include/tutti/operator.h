@@ -41,6 +41,15 @@ struct Operator;
 
 // ---- Attributes: what an operator needs to know beside its tensors. Any copyable struct with TUTTI_FIELDS will do.
 
+/// Is given each number among an operator's attributes, and may change it.
+struct NumberVisitor {
+  virtual void visit(int64_t& number) = 0;
+  virtual void visit(double& number) = 0;
+
+ protected:
+  ~NumberVisitor() = default;
+};
+
 struct AttributeType {
   size_t size, align;
   void (*copy)(void* to, const void* from);
@@ -48,6 +57,7 @@ struct AttributeType {
   bool (*equal)(const void*, const void*);
   size_t (*hash)(const void*);
   std::string (*print)(const void*);
+  void (*visit)(void*, NumberVisitor&) = nullptr;  // each number, in order; null: nobody may change one
 };
 
 struct Attributes {
@@ -83,6 +93,18 @@ std::string print_field(const std::vector<T>& v) {
 }
 std::string join_fields(const char* names, std::initializer_list<std::string> values);
 size_t hash_text(const std::string& text);
+
+template <class T>
+void visit_field(T& field, NumberVisitor& visitor) {
+  if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>) {
+    visitor.visit(field);
+  } else if constexpr (std::is_same_v<T, Shape> || std::is_same_v<T, std::vector<int64_t>> ||
+                       std::is_same_v<T, std::vector<Shape>>) {
+    for (auto& entry : field) visit_field(entry, visitor);
+  } else if constexpr (requires { field.has_value(); }) {
+    if (field.has_value()) visit_field(*field, visitor);
+  }
+}
 }  // namespace detail
 
 template <class A>
@@ -99,6 +121,10 @@ inline constexpr AttributeType attribute_type{
           return std::apply(
               [](const auto&... f) { return detail::join_fields(A::field_names(), {detail::print_field(f)...}); },
               static_cast<const A*>(a)->fields());
+        },
+    .visit =
+        [](void* a, NumberVisitor& visitor) {
+          std::apply([&](auto&... f) { (detail::visit_field(f, visitor), ...); }, static_cast<A*>(a)->fields());
         },
 };
 template <class A>
@@ -181,11 +207,15 @@ struct Operator {
   // Bit k: the gradient reads the value of input (output) k. What is not saved can be freed or changed at once.
   uint32_t saves_inputs = 0;
   uint32_t saves_outputs = 0;
+  // Bit k: input k may be the output itself, since the kernel reads each element of it before it writes that place (all
+  // inputs, if the operator is pointwise). Others are copied first, where an output shares their memory.
+  uint32_t in_place = 0;
   int8_t view_of = -1;  // the output is a view of input k: infer gives strides and offset, no kernel runs
   bool pointwise = false;
   bool reduction = false;
   bool random = false;  // draws from the context's generator
   bool collective = false;
+  bool can_start = false;      // a collective that may begin at one place and be waited for at another
   bool dynamic_shape = false;  // the output's shape depends on data (or it is sparse): the kernel makes the output
   bool sparse = false;         // takes sparse inputs and sparse gradients; call() keeps them from all others
   AutocastPolicy autocast = AutocastPolicy::none;

@@ -77,6 +77,7 @@ inline std::vector<Runner> every_transport() {
   if (comm::has_engine("ucx")) runners.push_back(hosts("ucx"));
   if (comm::has_engine("ucx")) runners.push_back(hosts("shm+ucx"));
   if (comm::has_engine("gloo")) runners.push_back(hosts("gloo"));
+  if (comm::has_engine("gloo")) runners.push_back(hosts("shm+gloo"));
 #endif
   return runners;
 }

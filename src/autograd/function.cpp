@@ -15,6 +15,14 @@
 namespace tutti {
 namespace {
 
+// The name of a type, without what a reader cannot look up.
+std::string readable(const char* type) {
+  std::string name = demangle(type);
+  constexpr std::string_view nowhere = "(anonymous namespace)::";
+  for (size_t at = name.find(nowhere); at != std::string::npos; at = name.find(nowhere)) name.erase(at, nowhere.size());
+  return name;
+}
+
 class FunctionNode;
 
 }  // namespace
@@ -210,12 +218,12 @@ void check_written(FunctionBase& function, const char* name, const TensorList& i
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (version_of(inputs[i]) == versions[i]) continue;
     check<GradError>(
-        contains(dirty, inputs[i]), demangle(name).c_str(),
+        contains(dirty, inputs[i]), readable(name).c_str(),
         "forward wrote to its tensor argument {} ({}) in place: say so with mark_dirty(), or clone() it first", i,
         inputs[i]);
-    check<GradError>(contains(outputs, inputs[i]), demangle(name).c_str(),
+    check<GradError>(contains(outputs, inputs[i]), readable(name).c_str(),
                      "tensor argument {} is marked dirty, so forward must return it", i);
-    check<GradError>(!grad_enabled() || !is_protected_leaf(impl(inputs[i])), demangle(name).c_str(),
+    check<GradError>(!grad_enabled() || !is_protected_leaf(impl(inputs[i])), readable(name).c_str(),
                      "tensor argument {} ({}) is (a view of) a leaf that requires a gradient and was written in place; "
                      "clone() it first",
                      i, inputs[i]);
@@ -249,7 +257,7 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
   check_written(*function, name, inputs, dirty, outputs);
   if (std::find(needs.begin(), needs.end(), true) == needs.end()) return outputs;
 
-  auto node = make_node<FunctionNode>(function, demangle(name));
+  auto node = make_node<FunctionNode>(function, readable(name));
   node->outputs = static_cast<uint32_t>(outputs.size());
   node->device = outputs.empty() ? context().device : outputs[0].device();
   node->edges.resize(inputs.size());

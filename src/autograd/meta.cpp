@@ -43,6 +43,16 @@ Tensor part_of(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
   return view_as_complex(as_strided(whole, sizes, strides, 2 * g.offset - shift));
 }
 
+void retain_at(const std::shared_ptr<Retained>& retained, Node& node, uint32_t output) {
+  // A weak reference: the node must not keep its own output alive.
+  retained->hook = node.hooks().retain.add([weak = std::weak_ptr(retained), output](Gradients& gradients) {
+    auto alive = weak.lock();
+    if (!alive || !gradients[output].defined()) return;
+    Tensor t(alive->tensor), old = t.grad();
+    t.set_grad(old.defined() ? old + gradients[output] : gradients[output]);
+  });
+}
+
 // See Note [Views and history].
 void refresh_view(const TensorImpl* view) {
   EnableGrad guard;
@@ -57,16 +67,9 @@ void refresh_view(const TensorImpl* view) {
   std::swap(meta.node, node);
   meta.output = made ? made->output : 0;
   generation_seen(view).store(generation);
-}
-
-void retain_at(const std::shared_ptr<Retained>& retained, Node& node, uint32_t output) {
-  // A weak reference: the node must not keep its own output alive.
-  retained->hook = node.hooks().retain.add([weak = std::weak_ptr(retained), output](Gradients& gradients) {
-    auto alive = weak.lock();
-    if (!alive || !gradients[output].defined()) return;
-    Tensor t(alive->tensor), old = t.grad();
-    t.set_grad(old.defined() ? old + gradients[output] : gradients[output]);
-  });
+  if (!meta.retained) return;
+  meta.retained->hook.remove();
+  if (meta.node) retain_at(meta.retained, *meta.node, meta.output);
 }
 
 // The history of a base after part of it was written by `inner`: the gradient of that part goes to inner, the rest on
@@ -86,8 +89,9 @@ class WrittenPartNode final : public Node {
       for (auto& e : inner_->edges) edges.push_back(e);
     number_node(*this);
     if (inner_) sequence = std::max(sequence, inner_->sequence + 1);
+    if (context().modes & kAnomalyMode) note_origin(*this);
   }
-  std::string name() const override { return "written_part"; }
+  std::string name() const override { return inner_ ? inner_->name() + " of a part" : "written_part"; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override {
     Tensor gradient = make_tensor(sizes_, strides_, outputs[0].dtype(), outputs[0].device());
     if (Tracer* tracer = tracing()) tracer->made(gradient);

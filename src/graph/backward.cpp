@@ -160,7 +160,7 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   auto captured = std::make_shared<State::Captured>();
   Graph graph = finish_graph(recorder);
   for (auto& [value, present] : recorder.gradients()) captured->gradients.emplace_back(*graph.input_of(value), present);
-  captured->program = graph::make_program(std::move(graph), state_->options.backend);
+  captured->program = graph::make_program(std::move(graph), {state_->options.backend, state_->options.exact});
   {
     std::lock_guard lock(state_->mutex);
     state_->graphs[pass.key].push_back(captured);

@@ -1,11 +1,13 @@
 // Compiled functions: guards, and what happens in a call.
 #include <algorithm>
+#include <deque>
 #include <set>
 
 #include "base/check.h"
 #include "graph/contract.h"
 #include "graph/function.h"
 #include "graph/leave.h"
+#include "graph/symbolic.h"
 
 namespace tutti {
 namespace detail {
@@ -55,7 +57,15 @@ void append_context(std::string& key) {
   append(key, c.world.get());
 }
 
-void append_tensor(std::string& key, const Tensor& x) {
+// The first dim of the first argument that has one.
+int64_t batch_of(const Invocation& call) {
+  for (const Tensor& x : call.tensors)
+    if (x.defined() && !x.is_number() && x.dim() > 0) return x.size(0);
+  return -1;
+}
+
+// With a `batch` (-1: none), rows of that number are any number of rows.
+void append_tensor(std::string& key, const Tensor& x, int64_t batch) {
   if (!x.defined()) {
     key += 'u';
     return;
@@ -67,6 +77,13 @@ void append_tensor(std::string& key, const Tensor& x) {
   append(key, t->device.index);
   bool facts[] = {x.requires_grad(), x.is_leaf(), t->number, t->inference, readable(t), t->base.defined()};
   append(key, facts);
+  bool rows = batch >= 0 && t->layout == Layout::strided && !t->sizes.empty() && t->sizes[0] == batch &&
+              t->strides == contiguous_strides(t->sizes);
+  if (rows) {
+    key += 'n';
+    append_shape(key, Shape(std::span(t->sizes.begin() + 1, t->sizes.end())));
+    return;
+  }
   append_shape(key, t->sizes);
   append_shape(key, t->strides);
   if (t->number) key.append(reinterpret_cast<const char*>(t->data()), size_of(t->dtype));
@@ -121,6 +138,7 @@ class CompiledFunction {
   TensorList run(Invocation& call) {
     std::string key = key_of(call);
     std::shared_ptr<Entry> entry = find(key, call);
+    if (!entry && options_.dynamic_batch) entry = fit(key, call);
     bool replays = entry && entry->live.empty() && ready(*entry);
     TensorList results = replays ? replay(entry, call) : trace(entry, key, call);
     leave();
@@ -140,11 +158,12 @@ class CompiledFunction {
   std::string explain() const;
 
  private:
-  std::string key_of(const Invocation& call) const {
+  graph::MakeOptions make_options() const { return {options_.backend, options_.exact}; }
+  std::string key_of(const Invocation& call, int64_t batch = -1) const {
     std::string key;
     append_context(key);
     append_key(key, call.key.data(), call.key.size());
-    for (const Tensor& x : call.tensors) append_tensor(key, x);
+    for (const Tensor& x : call.tensors) append_tensor(key, x, batch);
     append_sharing(key, call.tensors);
     if (options_.watch)
       for (const Tensor& x : options_.watch()) append(key, x.impl());
@@ -177,6 +196,68 @@ class CompiledFunction {
     return nullptr;
   }
 
+  // The entry for a batch size between two that were traced: see Note [Symbolic batch].
+  std::shared_ptr<Entry> fit(const std::string& key, const Invocation& call) {
+    int64_t batch = batch_of(call);
+    std::shared_ptr<Entry> low, high;
+    {
+      std::lock_guard lock(mutex_);
+      auto it = families_.find(key_of(call, batch));
+      if (batch < 0 || it == families_.end()) return nullptr;
+      for (const auto& e : it->second) {
+        if (!holds(*e, call)) continue;
+        if (e->batch < batch && (!low || e->batch > low->batch)) low = e;
+        if (e->batch > batch && (!high || e->batch < high->batch)) high = e;
+      }
+    }
+    if (!low || !high) return nullptr;
+    std::string why;
+    auto entry = fit_entry(*low, *high, call, batch, make_options(), why);
+    if (!entry) return nullptr;
+    entry->facts = facts_of(call);
+    std::lock_guard lock(mutex_);
+    entries_[key].push_back(entry);
+    fitted_.emplace_back(key, entry);
+    if (fitted_.size() > kFitted) {
+      std::erase(entries_[fitted_.front().first], fitted_.front().second);
+      fitted_.pop_front();
+    }
+    std::lock_guard stats_lock(stats_->mutex);
+    ++stats_->numbers.fitted;
+    return entry;
+  }
+
+  // Whether the graph is that of another batch size; the entry takes its place among those.
+  bool join_family(const Invocation& call, const std::shared_ptr<Entry>& entry) {
+    entry->batch = batch_of(call);
+    if (!options_.dynamic_batch || entry->batch < 0 || !entry->live.empty()) return false;
+    auto& family = families_[key_of(call, entry->batch)];
+    bool known = std::any_of(family.rbegin(), family.rend(), [&](auto& other) {
+      return other->batch != entry->batch && have_one_form(*other, *entry, entry->why);
+    });
+    if (known) entry->why.clear();
+    auto place = std::find_if(family.begin(), family.end(), [&](auto& other) { return other->batch > entry->batch; });
+    family.insert(place, entry);
+    if (family.size() > kSamples) forget_sample(family);
+    return known;
+  }
+
+  // One that would be fitted just so, were it not there. Sizes that grow from call to call would become many.
+  void forget_sample(std::vector<std::shared_ptr<Entry>>& family) {
+    std::string why;
+    for (size_t i = 1; i + 1 < family.size(); ++i) {
+      std::shared_ptr<Entry> low = family[i - 1], here = family[i], high = family[i + 1];
+      bool between = low->batch < here->batch && here->batch < high->batch;
+      if (!between || !have_one_form(*low, *here, why) || !have_one_form(*here, *high, why) ||
+          !have_one_form(*low, *high, why))
+        continue;
+      family.erase(family.begin() + static_cast<std::ptrdiff_t>(i));
+      std::erase(order_, here);
+      for (auto& [key, list] : entries_) std::erase(list, here);
+      return;
+    }
+  }
+
   // Until its backward graph is known, a function that changes others' tensors must run itself: see Note [Backward
   // graphs].
   static bool ready(Entry& entry) {
@@ -189,15 +270,14 @@ class CompiledFunction {
   bool add_entry(const std::string& key, Invocation& call, const Trace& trace) {
     auto entry = trace.entry;
     entry->result = call.result;
+    entry->rest = *call.rest;
     entry->facts = facts_of(call);
     std::lock_guard lock(mutex_);
-    int64_t count = ++entry_count_;
+    bool known_form = join_family(call, entry);
+    int64_t count = known_form ? entry_count_ : ++entry_count_;
     check<ValueError>(count <= options_.limit, "compile", "'{}' was traced for {} different calls, the limit:\n{}",
                       options_.name, options_.limit, explain_locked());
     bool first = entries_.empty();
-    bool known_form = options_.dynamic_batch && std::any_of(order_.begin(), order_.end(), [&](auto& other) {
-                        return same_operators(other->traced, entry->traced);
-                      });
     entries_[key].push_back(entry);
     order_.push_back(entry);
     bool first_of_rank = ranks_.insert(context().rank).second;
@@ -205,13 +285,6 @@ class CompiledFunction {
     if (!known_form) ++stats_->numbers.forward_graphs;
     if (!known_form && !first) ++stats_->numbers.recompilations;
     return first_of_rank;
-  }
-
-  static bool same_operators(const graph::Graph& a, const graph::Graph& b) {
-    if (a.nodes.size() != b.nodes.size()) return false;
-    for (size_t k = 0; k < a.nodes.size(); ++k)
-      if (a.nodes[k].op != b.nodes[k].op || a.nodes[k].inputs != b.nodes[k].inputs) return false;
-    return true;
   }
 
   TensorList trace(std::shared_ptr<Entry> entry, const std::string& key, Invocation& call) {
@@ -244,7 +317,7 @@ class CompiledFunction {
   CallState state_for(const Invocation& call) const {
     CallState state;
     state.stats = stats_;
-    state.backend = options_.backend;
+    state.options = make_options();
     state.call = call;
     for (const Tensor& x : call.tensors) state.versions.push_back(x.defined() ? x.version() : 0);
     state.then = context();
@@ -340,7 +413,7 @@ class CompiledFunction {
     if (entry.forward && entry.forward_saves == entry.saved.size()) return entry.forward;
     graph::Graph graph = entry.traced;
     graph.outputs.insert(graph.outputs.end(), entry.saved.begin(), entry.saved.end());
-    entry.forward = std::make_shared<graph::Program>(graph::make_program(std::move(graph), options_.backend));
+    entry.forward = std::make_shared<graph::Program>(graph::make_program(std::move(graph), make_options()));
     entry.forward_saves = entry.saved.size();
     return entry.forward;
   }
@@ -454,11 +527,15 @@ class CompiledFunction {
       leaver_.leave([&](const PrintOptions& o) { return show(o); }, [&] { return explain(); }, last);
   }
 
+  static constexpr size_t kFitted = 64, kSamples = 8;  // batch sizes whose graphs are kept: fitted, and traced
+
   CompileOptions options_;
   std::shared_ptr<CompiledStats> stats_;
   graph::Leaver leaver_;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<Entry>>> entries_;
+  std::unordered_map<std::string, std::vector<std::shared_ptr<Entry>>> families_;  // traced, by all but the batch size
+  std::deque<std::pair<std::string, std::shared_ptr<Entry>>> fitted_;              // not traced; by their keys
   std::vector<std::shared_ptr<Entry>> order_;
   int64_t entry_count_ = 0;
   std::set<int> ranks_;  // that have traced: ranks may be threads that share this object
@@ -468,6 +545,7 @@ std::string CompiledFunction::explain_locked() const {
   CompileStats numbers = stats();
   std::string text = fmt::format("{}: {} graphs, {} calls traced, {} run from graphs\n", options_.name, order_.size(),
                                  numbers.traces, numbers.runs);
+  if (numbers.fitted) text += fmt::format("{} batch sizes between traced ones were not traced\n", numbers.fitted);
   for (size_t k = 0; k < order_.size(); ++k) {
     const Entry& e = *order_[k];
     text += fmt::format("graph {}: ", k);
@@ -485,6 +563,7 @@ std::string CompiledFunction::explain_locked() const {
       text += (reason.empty() ? "a captured tensor, a watched one, or a value that is no tensor is another" : reason) +
               "\n";
     }
+    if (!e.why.empty()) text += fmt::format("  not the graph of another batch size: {}\n", e.why);
     if (!e.live.empty()) text += fmt::format("  runs uncompiled: {}\n", e.live);
   }
   return text;

@@ -1,6 +1,7 @@
 // What is behind a compiled function: entries, each a trace with its guards, its graphs and how results are made.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -45,6 +46,12 @@ struct Target {
   size_t edges = 0;
 };
 
+/// How programs are made of graphs: what CompileOptions says of it.
+struct MakeOptions {
+  std::string backend = {};
+  bool exact = true;
+};
+
 /// A graph and what runs it.
 struct Program {
   std::shared_ptr<const Graph> graph;
@@ -54,12 +61,18 @@ struct Program {
 /// A backward graph, for gradients of some form.
 struct Backward {
   std::string key;
+  Graph traced;  // as recorded
   Program program;
   std::vector<std::pair<Input, bool>> gradients;  // guards: whether these have a .grad
 };
 
 /// One trace of the function: everything needed to do the same again.
 struct Entry {
+  /// Unlike its address, never that of another one.
+  const uint64_t id = [] {
+    static std::atomic<uint64_t> next = 0;
+    return ++next;
+  }();
   std::string name;
   std::vector<std::string> facts;  // what the guards say, for people
   Graph traced;                    // as recorded
@@ -77,6 +90,9 @@ struct Entry {
   bool random = false, pure = true;  // pure: running again has no effect on anything
   std::string live;                  // why the function itself must run each time; empty: it need not
   std::shared_ptr<const void> result;
+  std::string rest;    // what is no tensor of the result
+  int64_t batch = -1;  // of the arguments; -1: none is known
+  std::string why;     // no other batch size's graph would do; empty: one would
   std::mutex mutex;
   std::vector<ValueId> saved;        // values of the forward graph that backward graphs ask for
   std::shared_ptr<Program> forward;  // made anew when `saved` grows
@@ -103,9 +119,17 @@ Trace trace_function(const std::string& name, const tutti::detail::Invocation& c
 void let_go(Trace& trace, const Tensor& written);
 /// Puts the graph of a recorder in order: constants that are written, nodes that became nothing.
 Graph finish_graph(Recorder& recorder);
-Program make_program(Graph graph, const std::string& backend);
+Program make_program(Graph graph, const MakeOptions& options);
+/// What tells backward graphs apart: the forms of the gradients that come, null for those that do not.
+std::string gradient_key(const std::vector<const Type*>& gradients);
+/// Makes the program of a traced backward graph.
+void prepare_backward(const Graph& forward, Backward& backward, const MakeOptions& options);
+/// Adds it to the entry, with what forward must save for it.
+void keep_backward(Entry& entry, std::shared_ptr<Backward> backward);
 /// Values that the backward graph can compute again from others it has are not asked for.
 void recompute(const Graph& forward, Graph& backward);
+/// What is kept of forward for this backward graph, beside inputs.
+int64_t saved_bytes(const Graph& forward, const Graph& backward);
 
 struct CompiledStats {
   std::mutex mutex;
@@ -116,7 +140,7 @@ struct CompiledStats {
 struct CallState {
   std::shared_ptr<Entry> entry;
   std::shared_ptr<CompiledStats> stats;
-  std::string backend;
+  MakeOptions options;
   tutti::detail::Invocation call;
   std::vector<uint64_t> versions;  // of the arguments' tensors
   Context then;
@@ -126,8 +150,8 @@ struct CallState {
 /// The one node of a compiled function.
 class CompiledNode final : public tutti::Node {
  public:
-  CompiledNode(CallState state) : state_(std::move(state)) {}
-  std::string name() const override { return "compiled " + state_.entry->name; }
+  CompiledNode(CallState state) : state_(std::move(state)), name_("compiled " + state_.entry->name) {}
+  std::string name() const override { return name_; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;
   void free_soon() override { last_ = true; }
@@ -148,6 +172,7 @@ class CompiledNode final : public tutti::Node {
   Trace run_again();
 
   CallState state_;
+  std::string name_;
   std::unique_ptr<Trace> live_;
   std::vector<SavedTensor> saved_;
   bool freed_ = false, last_ = false;

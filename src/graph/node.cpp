@@ -20,12 +20,11 @@ namespace {
 // function itself until there is a backward graph.
 
 std::string key_of(const GradientBuffer& gradients) {
-  std::string key;
-  for (const Tensor& g : gradients)
-    key += g.defined()
-               ? fmt::format("{}{}{}{}{};", static_cast<int>(g.layout()), g.dtype(), g.sizes(), g.strides(), g.device())
-               : "-;";
-  return key;
+  std::vector<Type> types;
+  std::vector<const Type*> list;
+  for (const Tensor& g : gradients) types.push_back(g.defined() ? type_of(g) : Type{});
+  for (size_t i = 0; i < types.size(); ++i) list.push_back(gradients[i].defined() ? &types[i] : nullptr);
+  return gradient_key(list);
 }
 
 Tensor find_backward_input(const Input& in, const Graph& graph, const GradientBuffer& outputs,
@@ -77,6 +76,27 @@ bool same_structure(const Graph& a, const Graph& b) {
 
 }  // namespace
 
+std::string gradient_key(const std::vector<const Type*>& gradients) {
+  std::string key;
+  for (const Type* g : gradients)
+    key +=
+        g ? fmt::format("{}{}{}{}{};", static_cast<int>(g->layout), g->dtype, g->sizes, g->strides, g->device) : "-;";
+  return key;
+}
+
+void prepare_backward(const Graph& forward, Backward& backward, const MakeOptions& options) {
+  Graph graph = backward.traced;
+  recompute(forward, graph);
+  backward.program = make_program(std::move(graph), options);
+}
+
+void keep_backward(Entry& entry, std::shared_ptr<Backward> backward) {
+  for (const Input& in : backward->program.graph->inputs)
+    if (in.origin == Origin::saved && std::find(entry.saved.begin(), entry.saved.end(), in.index) == entry.saved.end())
+      entry.saved.push_back(in.index);
+  entry.backwards.push_back(std::move(backward));
+}
+
 void let_go(Trace& trace, const Tensor& written) {
   Edge history = gradient_edge(written);
   Tensor inside = make_alias(written);
@@ -95,6 +115,8 @@ void CompiledNode::free_saved() {
   live_.reset();
   for (auto& s : saved_) s.reset();
   state_.call = {};
+  // A captured tensor that the function has written is held by the entry, and holds this node as its history.
+  state_.entry.reset();
   freed_ = true;
 }
 
@@ -154,7 +176,7 @@ bool CompiledNode::signature(std::string& key, TensorList& kept) const {
   const Entry* entry = state_.entry.get();
   std::lock_guard lock(state_.entry->mutex);
   if (entry->backwards.empty()) return false;
-  key.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+  key.append(reinterpret_cast<const char*>(&entry->id), sizeof entry->id);
   for (size_t i = 0; i < saved_.size(); ++i) kept.push_back(saved_value(entry->saved[i]));
   return true;
 }
@@ -202,32 +224,30 @@ void CompiledNode::add_backward(Trace& trace, const std::shared_ptr<Recorder>& r
   for (const Tensor& t : results) recorder->output(t);
   auto backward = std::make_shared<Backward>();
   backward->key = key_of(outputs);
-  Graph graph = finish_graph(*recorder);
+  backward->traced = finish_graph(*recorder);
   for (auto& [value, present] : recorder->gradients())
-    backward->gradients.emplace_back(*graph.input_of(value), present);
+    backward->gradients.emplace_back(*backward->traced.input_of(value), present);
   Entry& entry = *state_.entry;
   // Aliases that backward asked for may have been added to the forward trace.
   Graph forward = finish_graph(*trace.recorder);
-  recompute(forward, graph);
   bool first = false;
   {
     std::lock_guard lock(entry.mutex);
     first = entry.backwards.empty();
   }
-  if (first && !tracing()) check_contract(graph);
-  backward->program = make_program(std::move(graph), state_.backend);
+  if (first && !tracing()) check_contract(backward->traced);
+  prepare_backward(forward, *backward, state_.options);
+  int64_t kept = saved_bytes(forward, *backward->program.graph), all = saved_bytes(forward, backward->traced);
   {
     std::lock_guard lock(entry.mutex);
     forward.outputs = entry.traced.outputs;
     entry.traced = std::move(forward);
-    for (const Input& in : backward->program.graph->inputs)
-      if (in.origin == Origin::saved &&
-          std::find(entry.saved.begin(), entry.saved.end(), in.index) == entry.saved.end())
-        entry.saved.push_back(in.index);
-    entry.backwards.push_back(backward);
+    keep_backward(entry, backward);
   }
   std::lock_guard lock(state_.stats->mutex);
   ++state_.stats->numbers.backward_graphs;
+  state_.stats->numbers.saved_bytes += kept;
+  state_.stats->numbers.spared_bytes += all - kept;
 }
 
 Trace CompiledNode::run_again() {

@@ -113,9 +113,9 @@ std::string memory_chart(const Graph& graph) {
 std::string section(const Graph& graph, const std::string& code) {
   std::string text = fmt::format(
       "<section><h2>{}</h2><div class=\"facts\"><span><b>{}</b> nodes</span><span><b>{}</b> fusion groups</span>"
-      "<span><b>{}</b> bytes in <b>{}</b> buffers, {} without sharing</span></div>\n",
+      "<span><b>{}</b> bytes in <b>{}</b> buffers, {} without sharing</span>{}</div>\n",
       escaped(graph.name), graph.nodes.size(), graph.groups.size(), graph.plan.peak, graph.plan.bytes.size(),
-      graph.plan.without_reuse);
+      graph.plan.without_reuse, graph.exact ? "" : "<span><b>inexact</b>: bits may differ from eager's</span>");
   text += node_table(graph) + group_list(graph) + memory_chart(graph);
   if (!code.empty())
     text += fmt::format("<details><summary>generated code</summary><pre>{}</pre></details>\n", escaped(code));

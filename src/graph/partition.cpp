@@ -1,8 +1,9 @@
-// What is kept between forward and backward: not what can be had again for nothing.
+// What is kept between forward and backward: not what can be had again for less. See Note [What is kept].
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "graph/flow.h"
 #include "graph/function.h"
 #include "graph/passes/passes.h"
 #include "pointwise/signature.h"
@@ -13,13 +14,22 @@ namespace {
 // Operators that make floats of integers are those of real numbers (exp, tanh, division): computing such a result costs
 // more than reading it.
 bool is_costly(const Operator& op) {
-  return op.infer != &pointwise::infer ||
-         static_cast<const pointwise::PointwiseOperator&>(op).signature.integers_to_float;
+  return static_cast<const pointwise::PointwiseOperator&>(op).signature.integers_to_float;
 }
 
-// A view costs nothing. A simple pointwise operator on values that are kept anyway costs nothing either where only
-// pointwise operators use it, which can be one loop with it; that saves its memory from forward to backward. Others
-// would have to read it from memory, so that it is better kept there.
+// Note [What is kept]
+// Of what backward reads, each value is kept from forward, or computed again from others that are. Both cost: keeping
+// is writing memory in forward and reading it in backward; computing again is next to nothing for views and for simple
+// pointwise operators that become part of backward's loops, about as much as keeping for exp() and its like, and more
+// where others than pointwise operators read it, who want it in memory. Inputs are held anyway. The cheapest choice
+// for all values together is a cut of a network: each value is two nodes, before and after being kept, and
+//
+//   source → before      costs computing it again      (never: products, random numbers, written memory)
+//   before → after       costs keeping it
+//   after  → before of what is computed from it: never cut, since who is computed again needs what it is made from
+//   after  → sink        never cut, of values that backward reads
+//
+// Values whose "before" is on the sink's side are computed again; those that are cut in two are kept.
 class Partition {
  public:
   Partition(const Graph& forward, Graph& backward)
@@ -31,50 +41,78 @@ class Partition {
       if (read_by_others(in.value)) in_memory_.insert(in.index);
       if (written_back[at(backward.memory_of(in.value))]) written_[at(forward.memory_of(in.index))] = true;
     }
+    // Memory whose views cannot all be made again stays what it is.
+    for (size_t v = 0; v < forward.values.size(); ++v) {
+      auto id = static_cast<ValueId>(v);
+      if (forward.memory_of(id) != id && forward.values[v].producer != kNone && !is_view(producer(id)))
+        written_[at(forward.memory_of(id))] = true;
+    }
   }
 
   void run() {
-    std::vector<ValueId> again;  // latest first
-    for (auto it = needed_.rbegin(); it != needed_.rend();) {
-      ValueId v = *it;
-      if (!cheap(v)) {
-        ++it;
-        continue;
-      }
-      again.push_back(v);
-      for (ValueId u : producer(v).inputs)
-        if (u != kNone && !is_constant(u)) needed_.insert(u);
-      it = std::make_reverse_iterator(needed_.erase(std::next(it).base()));
+    size_t count = forward_.values.size(), source = 2 * count, sink = source + 1;
+    Network network(sink + 1);
+    std::vector<bool> met(count);
+    std::vector<ValueId> open(needed_.begin(), needed_.end());
+    for (ValueId v : open) {
+      met[at(v)] = true;
+      network.add(2 * at(v) + 1, sink, Network::kNever);
     }
-    if (again.empty()) return;
-    std::reverse(again.begin(), again.end());
-    rewrite(again);
+    while (!open.empty()) {
+      ValueId v = open.back();
+      open.pop_back();
+      int64_t again = cost_of_computing(v);
+      network.add(source, 2 * at(v), again);
+      network.add(2 * at(v), 2 * at(v) + 1, cost_of_keeping(v));
+      if (again == Network::kNever) continue;
+      for (ValueId u : producer(v).inputs) {
+        if (u == kNone || is_constant(u)) continue;
+        network.add(2 * at(u) + 1, 2 * at(v), Network::kNever);
+        if (!met[at(u)]) open.push_back(u);
+        met[at(u)] = true;
+      }
+    }
+    std::vector<bool> kept = network.cut(source, sink);
+    std::vector<ValueId> again;
+    for (size_t v = 0; v < count; ++v)
+      if (met[v] && !kept[2 * v]) again.push_back(static_cast<ValueId>(v));
+    if (!again.empty()) rewrite(again);
   }
 
  private:
+  // For each byte of a value.
+  static constexpr int64_t kKeeping = 20, kSimple = 4, kCostly = 24, kIntoMemory = 20;
+
   bool read_by_others(ValueId v) const {
     for (const Node& n : backward_.nodes)
       if (std::find(n.inputs.begin(), n.inputs.end(), v) != n.inputs.end() && !(n.op && n.op->pointwise)) return true;
     return false;
   }
   const Node& producer(ValueId v) const { return forward_.nodes[at(forward_.values[at(v)].producer)]; }
+  static bool is_view(const Node& n) {
+    return n.outputs.size() == 1 && !n.writes && (n.kind == Kind::alias || (n.op && n.op->view_of >= 0));
+  }
+  static size_t viewed(const Node& n) { return n.kind == Kind::alias ? 0 : static_cast<size_t>(n.op->view_of); }
   bool is_constant(ValueId v) const {
     const Input* in = forward_.input_of(v);
     return in && in->origin == Origin::constant;
   }
-  bool kept_anyway(ValueId v) const { return v == kNone || needed_.count(v) || forward_.input_of(v); }
-  bool cheap(ValueId v) const {
-    if (forward_.values[at(v)].producer == kNone || written_[at(forward_.memory_of(v))]) return false;
+  int64_t bytes(ValueId v) const { return std::max<int64_t>(1, bytes_of(forward_.type(v))); }
+  // A view keeps all of its memory.
+  int64_t cost_of_keeping(ValueId v) const {
+    if (forward_.input_of(v)) return 0;
+    return forward_.input_of(forward_.memory_of(v)) ? 2 : kKeeping * bytes(forward_.memory_of(v));
+  }
+  int64_t cost_of_computing(ValueId v) const {
+    if (forward_.values[at(v)].producer == kNone || written_[at(forward_.memory_of(v))]) return Network::kNever;
     const Node& n = producer(v);
-    if (n.kind != Kind::call || n.has_effect() || n.outputs.size() != 1) return false;
-    bool view = n.op->view_of >= 0;
-    if (!view && (!n.op->pointwise || is_costly(*n.op) || in_memory_.count(v))) return false;
-    for (ValueId u : n.inputs) {
-      if (u == kNone) continue;
-      if (written_[at(forward_.memory_of(u))]) return false;
-      if (!view && !kept_anyway(u)) return false;
-    }
-    return true;
+    bool view = is_view(n);
+    if (!view && (n.kind != Kind::call || n.has_effect() || n.outputs.size() != 1)) return Network::kNever;
+    if (!view && (!n.op->pointwise || n.op->infer != &pointwise::infer)) return Network::kNever;
+    for (ValueId u : n.inputs)
+      if (u != kNone && written_[at(forward_.memory_of(u))]) return Network::kNever;
+    if (view) return 1;
+    return (is_costly(*n.op) ? kCostly : kSimple) * bytes(v) + (in_memory_.count(v) ? kIntoMemory * bytes(v) : 0);
   }
 
   // The nodes that compute values again come first; inputs that they replace go, new ones come.
@@ -93,7 +131,7 @@ class Partition {
       n.outputs = {out};
       Value& value = backward_.values[at(out)];
       value.producer = static_cast<int32_t>(first.size());
-      if (n.op->view_of >= 0) join(out, backward_.memory_of(n.inputs[static_cast<size_t>(n.op->view_of)]));
+      join(out, is_view(n) ? backward_.memory_of(n.inputs[viewed(n)]) : out);
       std::erase_if(backward_.inputs, [&](const Input& in) { return in.origin == Origin::saved && in.index == v; });
       first.push_back(std::move(n));
     }
@@ -136,5 +174,14 @@ class Partition {
 }  // namespace
 
 void recompute(const Graph& forward, Graph& backward) { Partition(forward, backward).run(); }
+
+int64_t saved_bytes(const Graph& forward, const Graph& backward) {
+  std::set<ValueId> memories;
+  for (const Input& in : backward.inputs)
+    if (in.origin == Origin::saved) memories.insert(forward.memory_of(in.index));
+  int64_t bytes = 0;
+  for (ValueId v : memories) bytes += forward.input_of(v) ? 0 : bytes_of(forward.type(v));
+  return bytes;
+}
 
 }  // namespace tutti::graph

@@ -78,7 +78,8 @@ std::string life_text(const Graph& graph, const MemoryPlan::Life& life) {
 
 std::string to_string(const Graph& graph) {
   ModeGuard untraced(0, kTraceMode);
-  std::string text = fmt::format("graph {} ({} nodes)\n", graph.name, graph.nodes.size());
+  std::string text = fmt::format("graph {} ({} nodes{})\n", graph.name, graph.nodes.size(),
+                                 graph.exact ? "" : ", inexact: bits may differ from eager's");
   for (const Input& in : graph.inputs) text += "  " + input_text(graph, in) + "\n";
   for (size_t k = 0; k < graph.nodes.size(); ++k)
     text += fmt::format("  {:>3}  {}\n", k, node_text(graph, graph.nodes[k]));

@@ -19,6 +19,14 @@ namespace {
                    where.empty() ? "  (unknown: build with -g for lines)\n" : where);
 }
 
+bool is_readable(const Tensor& x) {
+  const TensorImpl* t = impl(x);
+  if (!t->storage || t->device.is_meta() || t->numel == 0) return true;
+  return static_cast<size_t>(t->offset + span_elements(t->sizes, t->strides)) * size_of(t->dtype) <= t->storage->bytes;
+}
+
+}  // namespace
+
 std::shared_ptr<const void> copy_attributes(Attributes& a) {
   if (!a.data) return nullptr;
   void* copy = ::operator new(a.type->size, std::align_val_t(a.type->align));
@@ -29,14 +37,6 @@ std::shared_ptr<const void> copy_attributes(Attributes& a) {
     ::operator delete(const_cast<void*>(p), std::align_val_t(type->align));
   });
 }
-
-bool is_readable(const Tensor& x) {
-  const TensorImpl* t = impl(x);
-  if (!t->storage || t->device.is_meta() || t->numel == 0) return true;
-  return static_cast<size_t>(t->offset + span_elements(t->sizes, t->strides)) * size_of(t->dtype) <= t->storage->bytes;
-}
-
-}  // namespace
 
 Recorder::Recorder(std::string name, std::shared_ptr<Recorder> forward)
     : forward_(std::move(forward)), generator_(context().generator) {

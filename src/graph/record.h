@@ -21,6 +21,9 @@
 
 namespace tutti::graph {
 
+/// Makes `a` point to a copy of what it pointed to; the copy's owner.
+std::shared_ptr<const void> copy_attributes(Attributes& a);
+
 class Recorder final : public NestedTracer {
  public:
   /// `forward`: of a backward pass; what the forward recorder knows is a saved value here.

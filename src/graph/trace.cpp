@@ -258,11 +258,12 @@ Graph finish_graph(Recorder& recorder) {
   return graph;
 }
 
-Program make_program(Graph graph, const std::string& name) {
+Program make_program(Graph graph, const MakeOptions& options) {
+  graph.exact = options.exact;
   optimise(graph);
   Program p;
   p.graph = std::make_shared<const Graph>(std::move(graph));
-  p.run = backend(name).compile(p.graph);
+  p.run = backend(options.backend).compile(p.graph);
   return p;
 }
 

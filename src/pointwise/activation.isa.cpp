@@ -41,7 +41,7 @@ struct SoftsignRule {
 }  // namespace detail
 
 /// max(x, 0). Its derivative at 0 is 0.
-struct Relu : Real {
+struct Relu : Real, KeepsZero {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return select(x <= 0.0, 0.0, x);
@@ -93,7 +93,7 @@ struct Celu : Floating {
 struct Gelu : Floating {
   template <class X>
   TUTTI_HD static auto value(X x) {
-    return detail::rectified_far_out(x, x * 0.5 * (1.0 + erf(x * 0.70710678118654752440)));
+    return detail::rectified_far_out(x, x * normal_cdf(x));
   }
 };
 

@@ -1,5 +1,4 @@
 #include <limits>
-#include <string_view>
 
 #include "base/check.h"
 #include "ops/sparse/arithmetic.h"
@@ -27,7 +26,7 @@ bool any_sparse(std::initializer_list<const Tensor*> inputs) {
 
 // x + value·y·z with sparse tensors among them: what add(x, y, alpha) and its kin are made of. Sets the second summand.
 bool sparse_addcmul(const PointwiseOperator& op, const Tensor* const* x, Tensor& summand) {
-  if (std::string_view(op.name) != "addcmul") return false;
+  if (op.signature.sparse != SparseForm::sum_of_products) return false;
   summand = mul(mul(*x[1], *x[2]), *x[3]);
   return true;
 }
@@ -41,8 +40,8 @@ Tensor apply(const PointwiseOperator& op, std::initializer_list<const Tensor*> i
   const Tensor* const* x = inputs.begin();
   Tensor summand;
   if (sparse_addcmul(op, x, summand)) return add(*x[0], summand);
-  bool done = op.arity == 2 ? sparse_binary(op.name, *x[0], *x[1], result)
-                            : op.arity == 1 && sparse_unary(op.name, *x[0], result);
+  bool done =
+      op.arity == 2 ? sparse_binary(op, *x[0], *x[1], result) : op.arity == 1 && sparse_unary(op, *x[0], result);
   if (!done) not_for_sparse(op, inputs);
   return result;
 }
@@ -53,7 +52,7 @@ Tensor& apply_out(const PointwiseOperator& op, std::initializer_list<const Tenso
   const Tensor* const* x = inputs.begin();
   Tensor summand;
   if (x[0]->is_same(out) && sparse_addcmul(op, x, summand)) return add_(out, summand);
-  if (op.arity != 2 || !x[0]->is_same(out) || !sparse_binary_(op.name, out, *x[1])) not_for_sparse(op, inputs);
+  if (op.arity != 2 || !x[0]->is_same(out) || !sparse_binary_(op, out, *x[1])) not_for_sparse(op, inputs);
   return out;
 }
 

@@ -37,7 +37,7 @@ TUTTI_HD V integer_power(V x, V y) {
 }  // namespace detail
 
 /// x + y.
-struct Add : Arithmetic {
+struct Add : Arithmetic, SparseSum {
   static constexpr uint32_t saves = 0;
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
@@ -47,7 +47,7 @@ struct Add : Arithmetic {
 };
 
 /// x - y.
-struct Sub : Numeric {
+struct Sub : Numeric, SparseDifference {
   static constexpr uint32_t saves = 0;
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
@@ -57,7 +57,7 @@ struct Sub : Numeric {
 };
 
 /// x · y, element by element.
-struct Mul : Arithmetic {
+struct Mul : Arithmetic, SparseProduct {
   static constexpr uint32_t saves = kAll;
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
@@ -67,7 +67,7 @@ struct Mul : Arithmetic {
 };
 
 /// x / y. Integers are divided as floating-point numbers.
-struct Div : FloatingComplex {
+struct Div : FloatingComplex, SparseQuotient {
   template <class X, class Y>
   TUTTI_HD static auto value(X x, Y y) {
     return x / y;
@@ -135,7 +135,7 @@ struct Fmod : Division {
 };
 
 /// -x.
-struct Neg : Numeric {
+struct Neg : Numeric, SparseLinear {
   static constexpr uint32_t saves = 0;
   template <class X>
   TUTTI_HD static auto value(X x) {
@@ -153,7 +153,7 @@ struct Reciprocal : FloatingComplex, FullPrecision {
 };
 
 /// x².
-struct Square : Arithmetic {
+struct Square : Arithmetic, KeepsZero {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return x * x;
@@ -161,7 +161,7 @@ struct Square : Arithmetic {
 };
 
 /// |x|. Its derivative at 0 is 0.
-struct Abs : Magnitude {
+struct Abs : Magnitude, KeepsZero {
   static constexpr uint32_t saves = kAll;
   template <class X>
   TUTTI_HD static auto value(X x) {
@@ -175,7 +175,7 @@ struct Abs : Magnitude {
 };
 
 /// -1, 0 or 1, as x is negative, zero or positive.
-struct Sign : Real, Stepwise {
+struct Sign : Real, Stepwise, KeepsZero {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return sign(x);
@@ -305,7 +305,7 @@ struct Lerp : FloatingComplex {
 };
 
 /// x + value · y · z.
-struct Addcmul : Arithmetic {
+struct Addcmul : Arithmetic, SparseSumOfProducts {
   template <class X, class Y, class Z, class A>
   TUTTI_HD static auto value(X x, Y y, Z z, A value) {
     return x + value * (y * z);

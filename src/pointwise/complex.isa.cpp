@@ -5,7 +5,7 @@ namespace tutti::pointwise {
 inline namespace TUTTI_ISA {
 
 /// The complex conjugate; real numbers as they are.
-struct Conj : Arithmetic {
+struct Conj : Arithmetic, SparseLinear {
   static constexpr uint32_t saves = 0;
   template <class X>
   TUTTI_HD static auto value(X x) {

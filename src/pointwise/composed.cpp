@@ -86,6 +86,8 @@ TUTTI_COMPOSED_UNARY(atanh)
 TUTTI_COMPOSED_UNARY(erf)
 TUTTI_COMPOSED_UNARY(erfc)
 TUTTI_COMPOSED_UNARY(erfinv)
+// No operator of its own: it is only met in second derivatives.
+Composed normal_cdf(const Composed& a) { return erfc(a * -0.70710678118654752440) * 0.5; }
 TUTTI_COMPOSED_UNARY(lgamma)
 TUTTI_COMPOSED_UNARY(digamma)
 TUTTI_COMPOSED_UNARY(trigamma)

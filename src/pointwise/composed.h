@@ -67,6 +67,7 @@ Composed atanh(const Composed& a);
 Composed erf(const Composed& a);
 Composed erfc(const Composed& a);
 Composed erfinv(const Composed& a);
+Composed normal_cdf(const Composed& a);
 Composed lgamma(const Composed& a);
 Composed digamma(const Composed& a);
 Composed trigamma(const Composed& a);

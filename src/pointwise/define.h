@@ -87,6 +87,28 @@ struct Magnitude {};
 struct Select {};
 inline constexpr uint32_t kAll = ~uint32_t{0};
 #endif
+/// Added to a signature: sparse tensors are taken too.
+#if !defined(__CUDACC__)
+template <SparseForm Form>
+struct TakesSparse {
+  static constexpr SparseForm sparse_form = Form;
+};
+using SparseSum = TakesSparse<SparseForm::sum>;
+using SparseDifference = TakesSparse<SparseForm::difference>;
+using SparseProduct = TakesSparse<SparseForm::product>;
+using SparseQuotient = TakesSparse<SparseForm::quotient>;
+using SparseSumOfProducts = TakesSparse<SparseForm::sum_of_products>;
+using SparseLinear = TakesSparse<SparseForm::linear>;
+using KeepsZero = TakesSparse<SparseForm::keeps_zero>;
+#else
+struct SparseSum {};
+struct SparseDifference {};
+struct SparseProduct {};
+struct SparseQuotient {};
+struct SparseSumOfProducts {};
+struct SparseLinear {};
+struct KeepsZero {};
+#endif
 /// Added to a signature: the derivative is zero almost everywhere.
 struct Stepwise {};
 /// Added to a signature: results need more range or precision than bf16 and f16 have, so autocast computes in f32.
@@ -316,6 +338,7 @@ PointwiseOperator describe_operator(const char* name, const Kernels& kernels,
   op.autocast = std::is_base_of_v<FullPrecision, F> ? AutocastPolicy::full_precision : AutocastPolicy::widest;
   op.signature = F::signature;
   op.signature.stepwise = std::is_base_of_v<Stepwise, F>;
+  if constexpr (requires { F::sparse_form; }) op.signature.sparse = F::sparse_form;
   op.arity = Arity;
   op.kernels = kernels;
   if constexpr (requires { &F::gradient; }) {

@@ -61,7 +61,7 @@ struct Log1p : FloatingComplex, FullPrecision {
 };
 
 /// The square root of x.
-struct Sqrt : FloatingComplex {
+struct Sqrt : FloatingComplex, KeepsZero {
   template <class X>
   TUTTI_HD static auto value(X x) {
     return sqrt(x);

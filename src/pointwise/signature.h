@@ -16,6 +16,9 @@ inline constexpr int kMaxArity = 4;
 enum Accepts : uint8_t { kBool = 1, kInt = 2, kFloat = 4, kComplex = 8, kReal = 7, kEverything = 15 };
 enum class Result : uint8_t { common, boolean, real };  // real: the real dtype of a complex input
 
+/// What an operator does with sparse tensors; src/ops/sparse/arithmetic.h says it of each.
+enum class SparseForm : uint8_t { none, sum, difference, product, quotient, sum_of_products, linear, keeps_zero };
+
 struct Signature {
   uint8_t accepts = kEverything;
   Result result = Result::common;
@@ -23,6 +26,7 @@ struct Signature {
   bool condition = false;          // input 0 is a condition and takes no part in promotion
   bool stepwise = false;           // the derivative is zero almost everywhere
   bool divides_integers = false;   // input 1 must not hold an integer zero
+  SparseForm sparse = SparseForm::none;
 };
 
 /// in[k] are tiles of the kind, out is one too (or bytes, for Result::boolean).

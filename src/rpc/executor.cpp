@@ -9,16 +9,19 @@
 
 namespace tutti::rpc::detail {
 
-// Where the other side runs on the same core, spinning keeps it from answering: what was in vain is done less, and only
-// tried again from time to time.
+// Where the other side runs on the same core, spinning keeps it from answering, and what takes long is not worth it:
+// what was in vain is done less, and only tried in full from time to time. What was not says how much is enough.
 int SpinLimit::next() {
   if (!spin_) return 2;
   int spins = spins_.load(std::memory_order_relaxed);
   return spins < kMost && tries_.fetch_add(1, std::memory_order_relaxed) % kTry == 0 ? kMost : spins;
 }
-void SpinLimit::was(bool good) {
+void SpinLimit::enough(int used) {
   int spins = spins_.load(std::memory_order_relaxed);
-  spins_.store(good ? std::min(kMost, 4 * spins) : std::max(kLeast, spins / 2), std::memory_order_relaxed);
+  if (spins < 2 * used) spins_.store(std::min(kMost, 2 * used), std::memory_order_relaxed);
+}
+void SpinLimit::in_vain() {
+  spins_.store(std::max(kLeast, spins_.load(std::memory_order_relaxed) * 3 / 4), std::memory_order_relaxed);
 }
 
 namespace {
@@ -137,40 +140,56 @@ void Executor::run() {
 void Executor::idle(std::unique_lock<std::mutex>& lock) {
   auto needed = [&] { return stop_ || !queue_.empty(); };
   if (!link_) return work_.wait(lock, needed);
+  // Who polls may find a call that takes long: see Note [Threads of a session].
   if (leading_) {
-    // Who polls may find a call that takes long: see Note [Threads of a session].
-    bool active = found_ && Clock::now() - *found_ < kActive;
-    work_.wait_for(lock, active ? kLinger : kGlance, [&] { return needed() || !leading_; });
+    if (Clock::now() - moved_ < kActive) return linger(lock, kLinger);
+    work_.wait_for(lock, kGlance, [&] { return needed() || !leading_; });
     return;
   }
-  if (looking_.load() > 0) {
-    work_.wait_for(lock, kLinger, needed);
-    return;
-  }
+  if (looking_.load() > 0) return linger(lock, kLinger);
+  // Who polled last is likely to be back soon, and to be on a core that has what it needs.
+  auto left = kLinger - (Clock::now().time_since_epoch() - Clock::duration(led_.load()));
+  if (last_leader_.load() != &leads && left > left.zero()) return linger(lock, left);
   leading_ = idle_leads_ = leads = takes = true;
   lock.unlock();
   bool found = false;
-  int spins = idles_.next();
+  int given = idles_.next(), spins = given;
   for (; spins > 0 && !found && looking_.load(std::memory_order_relaxed) == 0; --spins) {
     found = link_->poll();
     if (!found) __builtin_ia32_pause();
   }
-  if (found || spins == 0) idles_.was(found);
-  bool slept = !found && looking_.load() == 0;
-  if (slept) {
+  if (found) idles_.enough(given - spins);
+  if (!found && spins == 0) idles_.in_vain();
+  if (!found && looking_.load() == 0) {
     link_->sleep(Clock::now() + kGlance);
     link_->poll();
   }
   lock.lock();
   leading_ = idle_leads_ = leads = takes = false;
-  if (!queue_.empty()) found_ = Clock::now();
-  if (slept) pass_lead();  // it may take long until this thread is back
+  led();
+  if (queue_.empty()) return;
+  moved_ = Clock::now();
+  found_ = moved_;
+  pass_lead();  // it may take long until this thread is back
 }
 
-// Nobody sleeps in the link any more: somebody should.
+// Looks again soon.
+void Executor::linger(std::unique_lock<std::mutex>& lock, Clock::duration time) {
+  ++lingering_;
+  work_.wait_for(lock, time, [&] { return stop_ || !queue_.empty(); });
+  --lingering_;
+}
+
+void Executor::led() {
+  led_.store(Clock::now().time_since_epoch().count());
+  last_leader_.store(&leads);
+}
+
+// Nobody sleeps in the link any more. Of those who wait for something, one should at once; of the idle ones it is
+// enough if one looks soon.
 void Executor::pass_lead() {
-  work_.notify_one();
-  changed_.notify_one();
+  if (waiting_ > 0) changed_.notify_one();
+  if (lingering_ == 0) work_.notify_one();
 }
 
 // ---- Waiting
@@ -184,15 +203,19 @@ bool Executor::look(FutureCore& future, Clock::time_point until) {
     return future.done();
   }
   looking_.fetch_add(1);
-  int spins = waits_.next();
-  for (; spins > 0 && !future.done(); --spins)
+  int limit = waits_.next(), spins = 0;
+  for (; spins < limit && !future.done(); ++spins)
     if (link_->poll())
-      spins = std::min(spins + 100, SpinLimit::kMost);
-    else if (spins % 256 == 0 && Clock::now() >= until)
+      limit = std::min(limit + 100, SpinLimit::kMost);
+    else if (spins % 256 == 255 && Clock::now() >= until)
       break;
     else
       __builtin_ia32_pause();
-  waits_.was(spins > 0);
+  if (future.done())
+    waits_.enough(spins);
+  else
+    waits_.in_vain();
+  led();
   looking_.fetch_sub(1);
   return future.done();
 }
@@ -204,6 +227,8 @@ void Executor::sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_p
   link_->poll();
   lock.lock();
   leading_ = leads = false;
+  moved_ = Clock::now();
+  led();
   pass_lead();
 }
 
@@ -235,10 +260,13 @@ bool Executor::wait(FutureCore& future, Clock::time_point until) {
     }
     if (link_ && !leading_)
       sleep_as_leader(lock, until);
-    else
+    else {
+      ++waiting_;
       changed_.wait_until(lock, until, [&] {
         return future.done() || (link_ && !leading_) || (may_help() && idle_ == 0 && threads_.size() >= most_);
       });
+      --waiting_;
+    }
   }
   lock.unlock();
   std::lock_guard closing(*gate);

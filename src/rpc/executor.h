@@ -33,10 +33,11 @@ bool stack_is_deep();
 /// How often to look before going to sleep.
 class SpinLimit {
  public:
-  static constexpr int kMost = 2000, kLeast = 8, kTry = 64;
+  static constexpr int kMost = 8000, kLeast = 8, kTry = 16;
   explicit SpinLimit(bool spin) : spin_(spin) {}
   int next();
-  void was(bool good);
+  void enough(int used);
+  void in_vain();
 
  private:
   const bool spin_;
@@ -72,6 +73,8 @@ class Executor {
   void idle(std::unique_lock<std::mutex>& lock);
   bool look(FutureCore& future, Clock::time_point until);
   bool may_help() const;
+  void linger(std::unique_lock<std::mutex>& lock, Clock::duration time);
+  void led();
   void pass_lead();
   void wake_waiting();
   void rouse();
@@ -90,6 +93,11 @@ class Executor {
   std::vector<std::thread> threads_;
   std::atomic<size_t> count_{0};
   size_t idle_ = 0;
+  size_t lingering_ = 0;                           // of those
+  size_t waiting_ = 0;                             // asleep until something changes
+  Clock::time_point moved_;                        // when a thread that slept in the link last had something to do
+  std::atomic<int64_t> led_{0};                    // when somebody last polled
+  std::atomic<const void*> last_leader_{nullptr};  // and who
   bool stop_ = false;
   bool leading_ = false;         // a thread sleeps in the link
   bool idle_leads_ = false;      // and it is an idle one

@@ -11,7 +11,6 @@
 #include <map>
 
 #include "base/check.h"
-#include "base/cores.h"
 #include "base/sha256.h"
 #include "comm/transport/transport.h"
 #include "io/descriptor.h"
@@ -45,6 +44,12 @@ std::string process_name() {
 
 bool is_thread_world(const Group& group) { return group.transport() == "threads"; }
 
+// Threads of one process share its cores; processes do if there are not enough.
+bool may_spin(const Context& context) {
+  const auto& spins = std::static_pointer_cast<comm::RankGroup>(context.world)->state->spins;
+  return spins && spins();
+}
+
 }  // namespace
 
 Agent::Agent(SessionOptions options, Group group, Context context)
@@ -52,8 +57,7 @@ Agent::Agent(SessionOptions options, Group group, Context context)
       group_(std::move(group)),
       context_(std::move(context)),
       me_(group_.rank()),
-      executor_(options_.threads,
-                group_.size() <= static_cast<int>(process_cores().size()) && !is_thread_world(group_)),
+      executor_(options_.threads, may_spin(context_)),
       references_(*this, me_),
       monitor_wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 

@@ -106,7 +106,8 @@ struct InPlace {
           // Whoever traces this call is still in the context, though its mode is off while the operator runs.
           if (Tracer* tracer = context().tracer) tracer->copied(*original[k], saved_copies[k]);
         }
-        if (!same_elements(impl(*original[k]), impl(out))) {
+        bool may_be = (op.pointwise || saves(op.in_place, k)) && same_elements(impl(*original[k]), impl(out));
+        if (!may_be) {
           overlapped[k] = original[k]->detach().clone();
           inputs[k] = &overlapped[k];
         }

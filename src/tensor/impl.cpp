@@ -126,16 +126,27 @@ void TensorImpl::set_geometry(const Shape& new_sizes, const Shape& new_strides, 
   contiguous = is_contiguous(sizes, strides);
 }
 
-namespace {
-void check_sizes(const Shape& sizes) {
+void check_sizes(const Shape& sizes, const char* operation) {
   unsigned __int128 product = 1;
   for (int64_t s : sizes) {
-    check<ShapeError>(s >= 0, "empty", "sizes must not be negative: {}", sizes);
+    check<ShapeError>(s >= 0, operation, "sizes must not be negative: {}", sizes);
     product *= static_cast<unsigned __int128>(s ? s : 1);
-    check<ShapeError>(product < (static_cast<unsigned __int128>(1) << 59), "empty", "{} has too many elements", sizes);
+    check<ShapeError>(product < kMostElements, operation, "{} has too many elements", sizes);
   }
 }
 
+void check_geometry(const Shape& sizes, const Shape& strides, int64_t offset, const char* operation) {
+  check_sizes(sizes, operation);
+  auto last = static_cast<unsigned __int128>(offset);
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    check<ShapeError>(strides[d] >= 0, operation, "strides must not be negative: {}", strides);
+    if (sizes[d] > 0) last += static_cast<unsigned __int128>(sizes[d] - 1) * static_cast<uint64_t>(strides[d]);
+    check<ShapeError>(last < kMostElements, operation, "sizes {} with strides {} and offset {} reach too far", sizes,
+                      strides, offset);
+  }
+}
+
+namespace {
 constinit thread_local BirthGuard* birthplace = nullptr;
 }  // namespace
 
@@ -167,15 +178,14 @@ Tensor make_tensor(const Shape& sizes, DType dtype, Device device) {
   double count = 1;  // does not wrap
   bool negative = false;
   for (int64_t s : sizes) count *= static_cast<double>(s), negative = negative || s < 0;
-  if (count > 1e9 || negative) check_sizes(sizes);
+  if (count > 1e9 || negative) check_sizes(sizes, "empty");
   if (birthplace && is_born(*t)) return result;
   t->storage = make_storage(static_cast<size_t>(t->numel) * size_of(dtype), device);
   return result;
 }
 
 Tensor make_tensor(const Shape& sizes, const Shape& strides, DType dtype, Device device) {
-  check_sizes(sizes);
-  for (int64_t s : strides) check<ShapeError>(s >= 0, "empty_strided", "strides must not be negative: {}", strides);
+  check_geometry(sizes, strides, 0, "empty_strided");
   auto* t = new TensorImpl;
   Tensor result(t);
   t->dtype = dtype;

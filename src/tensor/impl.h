@@ -63,6 +63,12 @@ bool is_dense(const Shape& sizes, const Shape& strides);
 bool overlaps_itself(const Shape& sizes, const Shape& strides);
 /// Elements of storage that a tensor of this geometry spans.
 int64_t span_elements(const Shape& sizes, const Shape& strides);
+/// More cannot be addressed, whatever their dtype.
+inline constexpr int64_t kMostElements = int64_t{1} << 59;
+/// Throws a ShapeError unless a tensor of this shape can be.
+void check_sizes(const Shape& sizes, const char* operation);
+/// The same of where its elements lie; `offset` is not negative.
+void check_geometry(const Shape& sizes, const Shape& strides, int64_t offset, const char* operation);
 /// `dim` of x counted from the front; throws IndexError, and ValueError if x is undefined.
 int64_t wrap_dim(int64_t dim, const Tensor& x, const char* operation);
 /// The same of a tensor that there is not yet.

@@ -336,5 +336,21 @@ TEST(Anomaly, NamesTheForwardLine) {
 #endif
 }
 
+TEST(Anomaly, NamesTheLineThatWroteAPart) {
+  Tensor x = zeros({2}, {.requires_grad = true});
+  AnomalyMode guard;
+  Tensor y = x * 1;
+  int line = __LINE__ + 1;
+  y.slice(0, 0, 1).sqrt_();
+  std::string text = message_of<GradError>([&] { sum(y * 0).backward(); });
+  EXPECT_THAT(text, HasSubstr("'sqrt"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("outside of anomaly mode")));
+#ifdef TUTTI_TEST_EXPECTS_LINES
+  EXPECT_THAT(text, HasSubstr("engine_test.cpp:" + std::to_string(line)));
+#else
+  (void)line;
+#endif
+}
+
 }  // namespace
 }  // namespace tutti

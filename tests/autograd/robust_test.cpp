@@ -167,6 +167,34 @@ TEST(Robust, RetainedGradientsAccumulateLastAndFollowWrites) {
   EXPECT_EQ(values(z.grad()), (Doubles{3}));
 }
 
+TEST(Robust, AViewKeepsItsRetainedGradientWhenItsBaseIsWritten) {
+  Tensor x = ones({2, 2}).requires_grad_();
+  Tensor base = x * 1, view = base[0];
+  view.retain_grad();
+  base.mul_(2);
+  (view * 3).sum().backward();
+  EXPECT_EQ(values(view.grad()), (Doubles{3, 3}));
+  EXPECT_EQ(values(x.grad()), (Doubles{6, 6, 0, 0}));
+}
+
+// A graph that two threads go back through at once.
+TEST(Robust, TwoPassesAtOnceThroughOneGraph) {
+  Tensor x = ones({64}).requires_grad_();
+  Tensor y = x;
+  for (int i = 0; i < 50; ++i) y = y * 1.5 + x;
+  Tensor loss = y.sum();
+  auto once = [&] { return grad({loss}, {x}, {.retain_graph = true})[0]; };
+  Tensor expected = once();
+  std::vector<std::thread> threads;
+  std::atomic<int> equal_ones = 0;
+  for (int t = 0; t < 2; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) equal_ones += equal(once(), expected);
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(equal_ones, 40);
+}
+
 TEST(Robust, ThreadsMayReadOneStaleViewAndHookOneLeaf) {
   Tensor leaf = ones({64}).requires_grad_();
   std::atomic<int> hooks = 0;

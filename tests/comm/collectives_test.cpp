@@ -14,22 +14,14 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 using namespace test;  // NOLINT
 
-class Ranks : public testing::TestWithParam<std::tuple<Way, int>> {
+class Ranks : public EveryWorld {
  protected:
-  void spawn(const std::function<void()>& body) { std::get<0>(GetParam()).spawn(n, body, {}); }
-  int n = std::get<1>(GetParam());
   double total = n * (n - 1) / 2.0;  // of all ranks
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, Ranks, testing::Combine(every_way(), testing::Values(1, 2, 3, 4, 8)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(Worlds, Ranks, every_world(), name_world);
 
-class Groups : public testing::TestWithParam<Way> {
- protected:
-  void spawn(int n, const std::function<void()>& body) { GetParam().spawn(n, body, {}); }
-};
-INSTANTIATE_TEST_SUITE_P(Ways, Groups, every_way(), [](const auto& info) { return std::string(info.param.name); });
+class Groups : public EveryWay {};
+INSTANTIATE_TEST_SUITE_P(Ways, Groups, every_way(), name_way);
 
 constexpr DType kAll[] = {DType::f32, DType::f64, DType::bf16, DType::f16,     DType::i8,  DType::u8,
                           DType::i16, DType::i32, DType::i64,  DType::boolean, DType::c64, DType::c128};
@@ -39,7 +31,10 @@ TEST_P(Ranks, KnowWhoTheyAre) {
     EXPECT_EQ(world_size(), n);
     EXPECT_EQ(context().rank, rank());
     std::string transport = std::get<0>(GetParam()).name;
-    if (transport == "shm_ucx") transport = n == 1 ? "shm" : n == 2 ? "ucx" : "shm+ucx";  // on two hosts
+    if (transport.starts_with("shm_")) {  // on two hosts
+      std::string engine = transport.substr(4);
+      transport = n == 1 ? "shm" : n == 2 ? engine : "shm+" + engine;
+    }
     EXPECT_EQ(world().transport(), transport);
     Tensor all = zeros({n}, {i64});
     all_gather(all, tensor({rank()}));
@@ -242,6 +237,39 @@ TEST_P(Ranks, AllGatherReduceScatterAllToAll) {
     Tensor same = arange(n) + 100 * me;
     all_to_all(same, same);
     EXPECT_TRUE(equal(same, out));
+  });
+}
+
+// Into one tensor, and of one: rank k's part has k + 1 rows, and that of every third rank none.
+TEST_P(Ranks, UnevenPartsOfOneTensor) {
+  spawn([&] {
+    int me = rank();
+    Shape rows;
+    int64_t sum = 0, before = 0;
+    for (int k = 0; k < n; ++k) {
+      if (k == me) before = sum;
+      rows.push_back(k % 3 == 2 ? 0 : k + 1);
+      sum += rows.back();
+    }
+    int64_t mine = rows[static_cast<size_t>(me)];
+    TensorList expected;
+    for (int k = 0; k < n; ++k) expected.push_back(full({rows[static_cast<size_t>(k)], 2}, k, {f32}));
+    Tensor whole = zeros({sum, 2}), again = zeros({2, sum}).t();
+    all_gather(whole, full({mine, 2}, me, {f32}), rows);
+    EXPECT_TRUE(equal(whole, cat(expected)));
+    all_gather_async(again, full({mine, 2}, me, {f32}), rows).wait();  // not contiguous
+    EXPECT_TRUE(equal(again, whole));
+    Tensor input = arange(2 * sum).view({sum, 2}).to(f64) + me, part = zeros({mine, 2}, {f64});
+    Tensor wanted = (arange(2 * sum).view({sum, 2}).to(f64) * n + total).narrow(0, before, mine);
+    reduce_scatter(part, input, rows);
+    EXPECT_TRUE(equal(part, wanted));
+    part.zero_();
+    reduce_scatter_async(part, input, rows, {.op = Reduce::average}).wait();
+    EXPECT_TRUE(equal(part, wanted / n));
+    Shape wrong(static_cast<size_t>(n), sum + 1);
+    EXPECT_THROW(all_gather(whole, full({mine, 2}, me, {f32}), wrong), ShapeError);
+    EXPECT_THROW(reduce_scatter(part, input, wrong), ShapeError);
+    barrier();
   });
 }
 

@@ -1,8 +1,11 @@
 // The results of all collectives, for comparing ways to run them.
 #pragma once
 
+#include <algorithm>
+#include <complex>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "tutti/comm.h"
 #include "tutti/ops.h"
@@ -18,10 +21,12 @@ inline std::string fingerprint() {
     text += what + " " + name + " " + std::to_string(std::hash<std::string>{}(bytes)) + "\n";
   };
   int n = world_size(), me = rank();
-  for (int64_t size : {5, 3'001, 150'007})
-    for (DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32}) {
+  for (int64_t size : {0, 1, 5, 3'001, 150'007})
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::c64, DType::c128}) {
+      if (size > 100'000 && dtype == DType::c128) continue;  // goes the ways of c64
       manual_seed(static_cast<uint64_t>(me * 1000 + size));
       Tensor x = (rand({size}) * 100 - 30).to(dtype);
+      if (is_complex(dtype)) x = x + (rand({size}) * 7 - 3).to(dtype) * tensor({std::complex<double>(0, 1)}).to(dtype);
       what = std::string(name(dtype)) + "[" + std::to_string(size) + "]";
       auto once = [&](const char* name, const ReduceOptions& options) {
         Tensor y = x.clone();
@@ -29,8 +34,12 @@ inline std::string fingerprint() {
         add(name, y);
       };
       once("sum", {});
-      once("max", {.op = Reduce::max});
+      if (!is_complex(dtype)) once("max", {.op = Reduce::max});
       if (dtype != DType::i32) once("average", {.op = Reduce::average, .weight = me + 0.5});
+      if (dtype != DType::i32) once("scaled", {.factor = 0.3 * me + 0.1});
+      Tensor whole = std::exchange(x, (x * 0.03).to(dtype));  // products of which none is too large
+      once("product", {.op = Reduce::product});
+      x = whole;
       Tensor root = x.clone();
       reduce(root, {.root = n - 1});
       if (me == n - 1) add("reduce", root);
@@ -45,9 +54,17 @@ inline std::string fingerprint() {
       Tensor turned = zeros({n * size}, {.dtype = dtype});
       all_to_all(turned, all);
       add("all_to_all", turned);
-      TensorList list{x.clone(), x.clone().slice(0, 0, size / 2).clone(), x.clone()};
+      // Coalesced in other ways than one: a list of other sizes, and parts of the same tensor in one call.
+      TensorList list{x.clone(), x.slice(0, 0, size / 2).clone(), x.clone()};
       all_reduce(list);
       for (const Tensor& t : list) add("list", t);
+      TensorList pieces;
+      for (int64_t at = 0; at < size; at += 1 + size / 3)
+        pieces.push_back(x.slice(0, at, std::min(size, at + 1 + size / 3)).clone());
+      Tensor alone = x.clone();
+      all_reduce(pieces);
+      all_reduce(alone);
+      if (size > 0 && !equal(cat(pieces), alone)) text += what + " other bits when it is cut into parts\n";
       TensorList parts;
       if (me == 1 % n)
         for (int k = 0; k < n; ++k) parts.push_back(x + k);

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/comm/ways.h"
 #include "tests/support/expect.h"
 #include "tutti/comm.h"
 
@@ -453,6 +454,40 @@ TEST(FunctionalForms, ARankThatDoesNotRunBackwardIsNamed) {
   });
   EXPECT_THAT(text, HasSubstr("rank 1 failed: it ended without taking part in collective 1"));
   EXPECT_THAT(text, HasSubstr("functional_test.cpp"));
+}
+
+// On every way: a result that one rank has forgotten is an error there, and everybody hears of it.
+TEST(FunctionalForms, UndefinedGradientsAreErrors) {
+  for (const Way& way : all_ways()) {
+    SCOPED_TRACE(way.name);
+    std::string text = message_of<GradError>([&] {
+      way.spawn(3,
+                [] {
+                  Tensor x = leaf({2}, rank());
+                  TensorList all = fn::all_gather(x);
+                  Tensor loss = all[0].sum() + all[1].sum();
+                  if (rank() != 1) loss = loss + all[2].sum();
+                  loss.backward();
+                },
+                {});
+    });
+    EXPECT_THAT(text, testing::StartsWith("[rank 1] all_gather: no loss of rank 1 depends on result 2 of this call"));
+    EXPECT_THAT(text, HasSubstr("functional_test.cpp:"));
+  }
+  spawn_ranks(3, [] {
+    Tensor x = leaf({2}, rank() + 1.0);
+    // Said to be of no account, it is.
+    TensorList all = fn::all_gather(x);
+    (all[0].sum() + 0 * (all[1].sum() + all[2].sum())).backward();
+    EXPECT_EQ(x.grad()[0].item<double>(), rank() == 0 ? 3 : 0);
+    // In a pass that is recorded, gradients are used or not as it happens: there, zeros are exact.
+    Tensor a = leaf({2}, 1), b = leaf({2}, 2);
+    TensorList ys = fn::all_reduce(TensorList{a * a, b * b});
+    TensorList first = grad({(ys[0] * ys[1]).sum()}, {a, b}, {.create_graph = true});
+    first[0].sum().backward();
+    EXPECT_TRUE(a.grad().defined());
+    EXPECT_TRUE(b.grad().defined());
+  });
 }
 
 TEST(FunctionalForms, ManyRanksMakeLongLists) {

@@ -291,17 +291,30 @@ TEST_P(Engines, GroupsComeAndGoThousandsOfTimes) {
 
 // ---- Layouts
 
-TEST(Layouts, GiveTheBitsOfThreads) {
-  if (!comm::has_ucx()) GTEST_SKIP() << "this build has no UCX";
-  for (std::vector<int> hosts :
-       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1}, std::vector<int>{0, 0, 0, 1},
-        std::vector<int>{0, 1, 1, 0, 2}, std::vector<int>{2, 0, 0, 1, 1, 1, 0}}) {
-    int n = static_cast<int>(hosts.size());
-    std::vector<std::string> expected(hosts.size());
-    spawn_ranks(n, [&] { expected[static_cast<size_t>(rank())] = fingerprint(); });
-    spawn_by("shm+ucx", hosts, n, [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); }, {});
-    spawn_by("ucx", {}, n, [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); }, {});
-  }
+// Processes of a host, every engine alone, and hosts that hold ranks in all kinds of orders.
+class Layout : public testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, Layout,
+                         testing::Values(std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1},
+                                         std::vector<int>{0, 1, 0, 1}, std::vector<int>{0, 0, 0, 1},
+                                         std::vector<int>{0, 1, 1, 0, 2}, std::vector<int>{2, 0, 0, 1, 1, 1, 0}));
+
+TEST_P(Layout, GivesTheBitsOfThreads) {
+  const std::vector<int>& hosts = GetParam();
+  int n = static_cast<int>(hosts.size());
+  std::vector<std::string> expected(hosts.size());
+  spawn_ranks(n, [&] { expected[static_cast<size_t>(rank())] = fingerprint(); });
+  EXPECT_THAT(expected[0], Not(HasSubstr("other bits")));
+  auto compare = [&](const std::string& transport, const std::vector<int>& on) {
+    SCOPED_TRACE(transport);
+    auto body = [&] { EXPECT_EQ(fingerprint(), expected[static_cast<size_t>(rank())]); };
+    spawn_by(transport.c_str(), on, n, body, {});
+  };
+  compare("shm", {});
+  for (std::string engine : {"ucx", "gloo"})
+    if (engine == "ucx" ? comm::has_ucx() : comm::has_gloo()) {
+      compare(engine, {});
+      compare("shm+" + engine, hosts);
+    }
 }
 
 TEST(Layouts, GroupsOfAHostShareMemory) {

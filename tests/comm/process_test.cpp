@@ -252,16 +252,6 @@ TEST(Environment, RankAndWorldSize) {
   start_with(environments, [] { all_reduce_as(3); });
 }
 
-TEST(Environment, OpenMpiAndSlurm) {
-  for (auto [rank, size, job] : {std::array{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"},
-                                 std::array{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"}}) {
-    std::vector<std::vector<std::pair<std::string, std::string>>> environments;
-    for (int r = 0; r < 2; ++r)
-      environments.push_back({{rank, std::to_string(r)}, {size, "2"}, {job, "test-" + std::to_string(::getpid())}});
-    start_with(environments, [] { all_reduce_as(2); });
-  }
-}
-
 std::vector<Variables> ranks_of(int n, const std::function<Variables(int)>& more) {
   std::string port = std::to_string(free_port());
   std::vector<Variables> environments;

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <ostream>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "comm/transport/wire.h"
+#include "tests/support/shared.h"
 #include "tutti/comm/group.h"
 
 namespace tutti::test {
@@ -45,10 +49,16 @@ inline void spawn_ucx(int n, const std::function<void()>& body, const SpawnOptio
 inline void spawn_gloo(int n, const std::function<void()>& body, const SpawnOptions& options) {
   spawn_by("gloo", {}, n, body, options);
 }
-inline void spawn_hosts(int n, const std::function<void()>& body, const SpawnOptions& options) {
+inline std::vector<int> two_hosts(int n) {
   std::vector<int> hosts;
   for (int r = 0; r < n; ++r) hosts.push_back(r * 2 / n);
-  spawn_by("shm+ucx", std::move(hosts), n, body, options);
+  return hosts;
+}
+inline void spawn_hosts(int n, const std::function<void()>& body, const SpawnOptions& options) {
+  spawn_by("shm+ucx", two_hosts(n), n, body, options);
+}
+inline void spawn_hosts_gloo(int n, const std::function<void()>& body, const SpawnOptions& options) {
+  spawn_by("shm+gloo", two_hosts(n), n, body, options);
 }
 
 inline constexpr Way kThreads{"threads", spawn_ranks};
@@ -56,6 +66,7 @@ inline constexpr Way kProcesses{"shm", spawn_checked_processes};
 inline constexpr Way kUcx{"ucx", spawn_ucx};
 inline constexpr Way kGloo{"gloo", spawn_gloo};
 inline constexpr Way kHosts{"shm_ucx", spawn_hosts};
+inline constexpr Way kHostsGloo{"shm_gloo", spawn_hosts_gloo};
 #ifdef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children
 inline std::vector<Way> all_ways() { return {kThreads}; }
 #else
@@ -65,7 +76,7 @@ inline std::vector<Way> all_ways() {
   if (comm::has_ucx()) ways.push_back(kHosts);
 #else
   if (comm::has_ucx()) ways.insert(ways.end(), {kUcx, kHosts});
-  if (comm::has_gloo()) ways.push_back(kGloo);
+  if (comm::has_gloo()) ways.insert(ways.end(), {kGloo, kHostsGloo});
 #endif
   return ways;
 }
@@ -77,5 +88,25 @@ inline std::vector<Way> one_host_ways() {
   return ways;
 }
 inline auto every_way() { return testing::ValuesIn(all_ways()); }
+
+/// A fixture for tests of a world of `n` ranks, on every way of running 1, 2, 3, 4 and 8 of them:
+/// INSTANTIATE_TEST_SUITE_P(Worlds, Suite, every_world(), name_world).
+class EveryWorld : public testing::TestWithParam<std::tuple<Way, int>> {
+ protected:
+  void spawn(const std::function<void()>& body) { std::get<0>(GetParam()).spawn(n, body, {}); }
+  int n = std::get<1>(GetParam());
+};
+inline auto every_world() { return testing::Combine(every_way(), testing::Values(1, 2, 3, 4, 8)); }
+inline std::string name_world(const testing::TestParamInfo<std::tuple<Way, int>>& info) {
+  return std::get<0>(info.param).name + std::to_string(std::get<1>(info.param));
+}
+/// The same for tests that say themselves of how many ranks they are.
+class EveryWay : public testing::TestWithParam<Way> {
+ protected:
+  static void spawn(int n, const std::function<void()>& body, const SpawnOptions& options = {}) {
+    GetParam().spawn(n, body, options);
+  }
+};
+inline std::string name_way(const testing::TestParamInfo<Way>& info) { return info.param.name; }
 
 }  // namespace tutti::test

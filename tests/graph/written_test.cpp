@@ -96,6 +96,24 @@ TEST_P(Written, IsFreedWhetherOrNotBackwardRuns) {
   }
 }
 
+TEST(WrittenCaptures, AreFreedAfterBackward) {
+  Tensor w = full({kSize}, 1.5).requires_grad_();
+  int64_t before = memory::statistics().bytes_in_use;
+  for (int i = 0; i < 3; ++i) {
+    Tensor state = ones({kSize});
+    auto compiled = compile([state, w](const Tensor& x) mutable {
+      state.mul_(w);
+      return (state * x).sum();
+    });
+    for (int turn = 0; turn < 3; ++turn) {
+      compiled(ones({kSize})).backward();
+      if (turn < 2) state.detach_();  // else it ends with a history, that of the function
+    }
+  }
+  w.set_grad({});
+  EXPECT_LT(memory::statistics().bytes_in_use - before, kSize);
+}
+
 TEST_P(Written, HasEagersGradients) {
   auto compiled = compile(GetParam().f);
   for (int i = 0; i < 3; ++i) {

@@ -15,6 +15,24 @@ Ints ints(const Tensor& t) { return t.to_vector<int64_t>(); }
 Tensor counting(const Shape& sizes, DType dtype = f32) { return arange(sizes.product()).to(dtype).reshape(sizes); }
 const DType all_dtypes[] = {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128};
 
+// Products of sizes and strides that no integer holds.
+TEST(Geometry, WhatReachesTooFarIsRefused) {
+  constexpr int64_t far = int64_t{1} << 61;
+  Tensor x = ones({4});
+  EXPECT_THROW(as_strided(x, {3}, {far}), ShapeError);
+  EXPECT_THROW(as_strided(x, {1}, {1}, far), ShapeError);
+  EXPECT_THROW(empty_strided({3}, {far}), ShapeError);
+  EXPECT_THROW(from_blob(x.raw_data(), {3}, {}, nullptr, Shape{far}), ShapeError);
+  EXPECT_THROW(x.expand({int64_t{1} << 40, int64_t{1} << 40, 4}), ShapeError);
+  EXPECT_THROW(zeros({int64_t{1} << 40, int64_t{1} << 40}), ShapeError);
+  EXPECT_THAT(message_of<ShapeError>([&] { zeros({int64_t{1} << 40, int64_t{1} << 40}); }), HasSubstr("zeros: "));
+  EXPECT_EQ(ints(tril(ones({2, 2}), INT64_MAX)), (Ints{1, 1, 1, 1}));
+  EXPECT_EQ(ints(tril(ones({2, 2}), INT64_MIN)), (Ints{0, 0, 0, 0}));
+  EXPECT_EQ(ints(triu(ones({2, 2}), INT64_MAX)), (Ints{0, 0, 0, 0}));
+  EXPECT_EQ(ints(triu(ones({2, 2}), INT64_MIN)), (Ints{1, 1, 1, 1}));
+  EXPECT_THAT(message_of<IndexError>([] { tensor(1.0).unsqueeze(2); }), HasSubstr("-1 to 0"));
+}
+
 TEST(Flip, DimsAndLayouts) {
   Tensor x = counting({2, 3});
   EXPECT_EQ(ints(flip(x, 0)), (Ints{3, 4, 5, 0, 1, 2}));

@@ -19,12 +19,6 @@ Tensor example(DType dtype = f64) {
 }
 const Doubles kExample{0, 5, 0, 1, 0, 0};
 
-Tensor binary(const char* name, const Tensor& a, const Tensor& b) {
-  Tensor result;
-  EXPECT_TRUE(sparse_binary(name, a, b, result));
-  return result;
-}
-
 TEST(Sparse, MadeAndTakenApart) {
   Tensor x = example();
   EXPECT_TRUE(x.is_sparse());
@@ -47,7 +41,7 @@ TEST(Sparse, EveryDType) {
     Tensor c = x.coalesce();
     EXPECT_EQ(values(c.values()), (Doubles{5, 1})) << name(dtype);
     EXPECT_EQ(values(x.to_dense().to_sparse().values()), (Doubles{5, 1})) << name(dtype);
-    EXPECT_EQ(values(binary("add", x, x).to_dense()), (Doubles{0, 10, 0, 2, 0, 0})) << name(dtype);
+    EXPECT_EQ(values(add(x, x).to_dense()), (Doubles{0, 10, 0, 2, 0, 0})) << name(dtype);
     EXPECT_EQ(values(mm(x, ones({3, 2}, {dtype}))), (Doubles{5, 5, 1, 1})) << name(dtype);
   }
   Tensor b = sparse_coo(tensor({{1, 1}}), tensor({true, true}), {3});
@@ -88,8 +82,8 @@ TEST(Sparse, HybridDims) {
   Tensor back = to_sparse(x.to_dense(), 1);
   EXPECT_EQ(values(back.indices()), (Doubles{0, 2}));
   EXPECT_EQ(values(back.values()), (Doubles{3, 4, 6, 8}));
-  EXPECT_EQ(values(binary("mul", x, tensor({{1.0, 10.0}})).to_dense()), (Doubles{3, 40, 0, 0, 6, 80, 0, 0}));
-  EXPECT_EQ(values(binary("add", x, back).to_dense()), (Doubles{6, 8, 0, 0, 12, 16, 0, 0}));
+  EXPECT_EQ(values(mul(x, tensor({{1.0, 10.0}})).to_dense()), (Doubles{3, 40, 0, 0, 6, 80, 0, 0}));
+  EXPECT_EQ(values(add(x, back).to_dense()), (Doubles{6, 8, 0, 0, 12, 16, 0, 0}));
   EXPECT_EQ(to_sparse(x, 2).sparse_dim(), 2);
 }
 
@@ -98,9 +92,9 @@ TEST(Sparse, Empty) {
   EXPECT_EQ(values(x.to_dense()), Doubles(6, 0));
   EXPECT_EQ(x.coalesce().values().numel(), 0);
   EXPECT_EQ(zeros({2, 3}).to_sparse().values().numel(), 0);
-  EXPECT_EQ(values(binary("add", x, example(f32))), kExample);
+  EXPECT_EQ(values(add(x, example(f32))), kExample);
   EXPECT_EQ(values(mm(x, ones({3, 2}))), Doubles(4, 0));
-  EXPECT_EQ(values(binary("mul", x, 2)), Doubles(6, 0));
+  EXPECT_EQ(values(mul(x, 2)), Doubles(6, 0));
   Tensor none = sparse_coo(zeros({1, 0}, {i64}), zeros({0, 4}), {0, 4});
   EXPECT_EQ(none.to_dense().sizes(), (Shape{0, 4}));
   EXPECT_EQ(mm(sparse_coo(zeros({2, 0}, {i64}), zeros({0}), {3, 0}), zeros({0, 2})).sizes(), (Shape{3, 2}));
@@ -137,10 +131,9 @@ TEST(Sparse, SaysWhatIsWrong) {
   EXPECT_THAT(message_of<ValueError>([&] { view(x, {6}); }), HasSubstr("view: sparse f64[2, 3] on cpu:0 is sparse"));
   EXPECT_THAT(message_of<ValueError>([&] { exp(x); }), HasSubstr("sparse"));
   EXPECT_THAT(message_of<ShapeError>([&] { mm(x, ones({2, 2}, {f64})); }), HasSubstr("inner sizes 3 and 2 differ"));
-  EXPECT_THAT(message_of<ShapeError>([&] { binary("add", x, sparse_coo(i, ones({2}), {2})); }),
-              HasSubstr("same shape"));
-  EXPECT_THAT(message_of<ValueError>([&] { binary("div", x, ones({2, 3})); }), HasSubstr("divided by numbers only"));
-  EXPECT_THAT(message_of<ShapeError>([&] { binary("mul", x, ones({5, 2, 3})); }), HasSubstr("not broadcast"));
+  EXPECT_THAT(message_of<ShapeError>([&] { add(x, sparse_coo(i, ones({2}), {2})); }), HasSubstr("same shape"));
+  EXPECT_THAT(message_of<ValueError>([&] { div(x, ones({2, 3})); }), HasSubstr("divided by numbers only"));
+  EXPECT_THAT(message_of<ShapeError>([&] { mul(x, ones({5, 2, 3})); }), HasSubstr("not broadcast"));
 }
 
 TEST(Sparse, CopiesAndCasts) {
@@ -160,57 +153,53 @@ TEST(Sparse, CopiesAndCasts) {
 TEST(Sparse, Arithmetic) {
   Tensor x = example(), d = arange(6, {f64}).view({2, 3});
   Tensor y = sparse_coo(tensor({{0, 1}, {1, 2}}), tensor({10.0, 20.0}, {f64}), {2, 3});
-  Tensor sum = binary("add", x, y);
+  Tensor sum = add(x, y);
   EXPECT_TRUE(sum.is_sparse() && sum.is_coalesced());
   EXPECT_EQ(values(sum), (Doubles{0, 15, 0, 1, 0, 20}));
-  EXPECT_EQ(values(binary("sub", x, y)), (Doubles{0, -5, 0, 1, 0, -20}));
-  EXPECT_FALSE(binary("add", x, d).is_sparse());
-  EXPECT_EQ(values(binary("add", x, d)), (Doubles{0, 6, 2, 4, 4, 5}));
-  EXPECT_EQ(values(binary("add", d, x)), (Doubles{0, 6, 2, 4, 4, 5}));
-  EXPECT_EQ(values(binary("add", d.t().contiguous().t(), x)), (Doubles{0, 6, 2, 4, 4, 5}));
-  EXPECT_EQ(values(binary("sub", d, x)), (Doubles{0, -4, 2, 2, 4, 5}));
-  EXPECT_EQ(values(binary("sub", x, d)), (Doubles{0, 4, -2, -2, -4, -5}));
-  EXPECT_EQ(values(binary("add", x, 1)), (Doubles{1, 6, 1, 2, 1, 1}));
-  EXPECT_EQ(values(binary("add", x, tensor({1.0, 2.0, 3.0}))), (Doubles{1, 7, 3, 2, 2, 3}));
-  EXPECT_EQ(values(binary("mul", x, 2)), (Doubles{0, 10, 0, 2, 0, 0}));
-  EXPECT_EQ(values(binary("mul", tensor(2.0), x)), (Doubles{0, 10, 0, 2, 0, 0}));
-  EXPECT_EQ(values(binary("div", x, 2)), (Doubles{0, 2.5, 0, 0.5, 0, 0}));
-  EXPECT_EQ(values(binary("mul", x, d + 1)), (Doubles{0, 10, 0, 4, 0, 0}));
-  EXPECT_TRUE(binary("mul", d, x).is_sparse());
-  EXPECT_EQ(values(binary("mul", x, y)), (Doubles{0, 50, 0, 0, 0, 0}));
-  EXPECT_EQ(binary("add", x, example(f32)).dtype(), f64);
-  EXPECT_EQ(binary("mul", example(f32), 2.5).dtype(), f32);
-  Tensor result;
-  EXPECT_TRUE(sparse_unary("neg", x, result));
-  EXPECT_EQ(values(result), (Doubles{0, -5, 0, -1, 0, 0}));
-  EXPECT_TRUE(sparse_unary("square", x, result));
-  EXPECT_EQ(values(result), (Doubles{0, 25, 0, 1, 0, 0}));
-  EXPECT_FALSE(sparse_unary("exp", x, result));
-  EXPECT_FALSE(sparse_binary("pow", x, d, result));
-  EXPECT_FALSE(sparse_binary("add", d, d, result));
+  EXPECT_EQ(values(sub(x, y)), (Doubles{0, -5, 0, 1, 0, -20}));
+  EXPECT_FALSE(add(x, d).is_sparse());
+  EXPECT_EQ(values(add(x, d)), (Doubles{0, 6, 2, 4, 4, 5}));
+  EXPECT_EQ(values(add(d, x)), (Doubles{0, 6, 2, 4, 4, 5}));
+  EXPECT_EQ(values(add(d.t().contiguous().t(), x)), (Doubles{0, 6, 2, 4, 4, 5}));
+  EXPECT_EQ(values(sub(d, x)), (Doubles{0, -4, 2, 2, 4, 5}));
+  EXPECT_EQ(values(sub(x, d)), (Doubles{0, 4, -2, -2, -4, -5}));
+  EXPECT_EQ(values(add(x, 1)), (Doubles{1, 6, 1, 2, 1, 1}));
+  EXPECT_EQ(values(add(x, tensor({1.0, 2.0, 3.0}))), (Doubles{1, 7, 3, 2, 2, 3}));
+  EXPECT_EQ(values(mul(x, 2)), (Doubles{0, 10, 0, 2, 0, 0}));
+  EXPECT_EQ(values(mul(tensor(2.0), x)), (Doubles{0, 10, 0, 2, 0, 0}));
+  EXPECT_EQ(values(div(x, 2)), (Doubles{0, 2.5, 0, 0.5, 0, 0}));
+  EXPECT_EQ(values(mul(x, d + 1)), (Doubles{0, 10, 0, 4, 0, 0}));
+  EXPECT_TRUE(mul(d, x).is_sparse());
+  EXPECT_EQ(values(mul(x, y)), (Doubles{0, 50, 0, 0, 0, 0}));
+  EXPECT_EQ(add(x, example(f32)).dtype(), f64);
+  EXPECT_EQ(mul(example(f32), 2.5).dtype(), f32);
+  EXPECT_EQ(values(neg(x)), (Doubles{0, -5, 0, -1, 0, 0}));
+  EXPECT_EQ(values(square(x)), (Doubles{0, 25, 0, 1, 0, 0}));
+  EXPECT_THAT(message_of<ValueError>([&] { exp(x); }), HasSubstr("takes no sparse tensors here"));
+  EXPECT_THAT(message_of<ValueError>([&] { pow(x, d); }), HasSubstr("takes no sparse tensors here"));
 }
 
 TEST(Sparse, InPlace) {
   Tensor x = example(), d = ones({2, 3}, {f64});
   const void* memory = d.raw_data();
-  EXPECT_TRUE(sparse_binary_("add", d, x));
+  d.add_(x);
   EXPECT_EQ(d.raw_data(), memory);
   EXPECT_EQ(values(d), (Doubles{1, 6, 1, 2, 1, 1}));
-  EXPECT_TRUE(sparse_binary_("sub", d, x));
+  d.sub_(x);
   EXPECT_EQ(values(d), Doubles(6, 1));
   Tensor t = ones({3, 2}).t();  // strides, and another dtype
-  EXPECT_TRUE(sparse_binary_("add", t, x));
+  t.add_(x);
   EXPECT_EQ(values(t), (Doubles{1, 6, 1, 2, 1, 1}));
   Tensor s = example(f32);
-  EXPECT_TRUE(sparse_binary_("mul", s, 2));
+  s.mul_(2);
   EXPECT_EQ(values(s), (Doubles{0, 10, 0, 2, 0, 0}));
   EXPECT_EQ(s.dtype(), f32);
-  EXPECT_TRUE(sparse_binary_("add", s, x));
+  s.add_(x);
   EXPECT_EQ(values(s), (Doubles{0, 15, 0, 3, 0, 0}));
   EXPECT_EQ(s.dtype(), f32);
-  EXPECT_THAT(message_of<ShapeError>([&] { sparse_binary_("add", s, ones({2, 3})); }), HasSubstr("out-of-place"));
+  EXPECT_THAT(message_of<ShapeError>([&] { s.add_(ones({2, 3})); }), HasSubstr("out-of-place"));
   Tensor leaf = example().requires_grad_();
-  EXPECT_THAT(message_of<GradError>([&] { sparse_binary_("mul", leaf, 2); }), HasSubstr("autograd"));
+  EXPECT_THAT(message_of<GradError>([&] { leaf.mul_(2); }), HasSubstr("autograd"));
 }
 
 TEST(Sparse, Products) {
@@ -279,12 +268,12 @@ TEST(Sparse, GradientsOfConversions) {
 }
 
 TEST(Sparse, GradientsOfArithmetic) {
-  check_gradients([](const Tensor& s, auto&) { return square(to_dense(binary("add", s, binary("mul", s, 3)))); });
-  check_gradients([](const Tensor& s, auto& x) { return square(binary("sub", s, x[0])); }, {leaf({2, 3})});
-  check_gradients([](const Tensor& s, auto& x) { return to_dense(binary("mul", s, x[0])); }, {leaf({2, 3})});
-  check_gradients([](const Tensor& s, auto& x) { return to_dense(binary("mul", s, x[0])); }, {leaf({3})});
-  check_gradients([](const Tensor& s, auto& x) { return to_dense(binary("div", s, x[0] + 5)); }, {leaf({})});
-  check_gradients([](const Tensor& s, auto&) { return to_dense(binary("mul", s, s)); });
+  check_gradients([](const Tensor& s, auto&) { return square(to_dense(add(s, mul(s, 3)))); });
+  check_gradients([](const Tensor& s, auto& x) { return square(sub(s, x[0])); }, {leaf({2, 3})});
+  check_gradients([](const Tensor& s, auto& x) { return to_dense(mul(s, x[0])); }, {leaf({2, 3})});
+  check_gradients([](const Tensor& s, auto& x) { return to_dense(mul(s, x[0])); }, {leaf({3})});
+  check_gradients([](const Tensor& s, auto& x) { return to_dense(div(s, x[0] + 5)); }, {leaf({})});
+  check_gradients([](const Tensor& s, auto&) { return to_dense(mul(s, s)); });
 }
 
 TEST(Sparse, GradientsOfProducts) {
@@ -313,7 +302,7 @@ TEST(Sparse, GradientsOfSparseLeaves) {
 TEST(Sparse, WritesAreNoticed) {
   Tensor w = ones({3, 1}, {.dtype = f64, .requires_grad = true});
   Tensor x = example(), y = sum(mm(x, w));
-  sparse_binary_("mul", x, 2);
+  x.mul_(2);
   EXPECT_THAT(message_of<VersionError>([&] { y.backward(); }), HasSubstr("'mul' wrote to it in place"));
   Tensor z = example(), total = sum(mm(z, w));
   z.values().fill_(0);
@@ -368,7 +357,7 @@ TEST(Sparse, LeafGradientsShareNothing) {
   (Rows::apply(table, index) + other).backward(ones({3, 1}));
   Tensor g = table.grad();
   ASSERT_TRUE(g.is_sparse());
-  sparse_binary_("mul", g, 5);
+  g.mul_(5);
   EXPECT_EQ(values(other.grad()), Doubles(3, 1));
   EXPECT_EQ(values(table.grad()), Doubles(3, 5));
 }

@@ -348,6 +348,8 @@ TEST(Primitives, ErrorFunctions) {
         {{-4, 4}, {0.7, 0.8}, {-0.01, 0.01}, {4, 6}});
   check(UNARY(erfc), EXACT(erfcl(x)), kUlps, {0xfc69374a0a87f9e3, 0x44d54141cdbfedfd},
         {{-4, 4}, {0.7, 0.8}, {4, 11}, {10, 28}});
+  check(UNARY(normal_cdf), EXACT(erfcl(-x / sqrtl(2)) / 2), Bounds{0.6, true}, {0x9838bbf31feb26c8, 0x5a27218a2be0f710},
+        {{-4, 4}, {5, 6}, {-40, 10}});
   check(UNARY(erfinv), reference_erfinv, kUlps, {0x1f96a7f00dc503d8, 0x7f6c9c10c369df88},
         {{-1, 1}, {-0.01, 0.01}, {0.98, 1}, {0.9999999, 1}});
 }

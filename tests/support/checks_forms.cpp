@@ -52,6 +52,7 @@ class Probe final : public Tracer {
     if (op.view_of < 0)
       for (Arrangement a : {Arrangement::contiguous, Arrangement::transposed, Arrangement::stepped})
         call_into(op, inputs, attributes, outputs, a);
+    if (op.view_of < 0) call_onto_inputs(op, inputs, attributes, outputs);
     call_on_meta(op, inputs, attributes, outputs);
     ++calls_;
     return true;
@@ -75,6 +76,25 @@ class Probe final : public Tracer {
       EXPECT_TRUE(outputs[i].is_same(given[i])) << op.name << " replaced a given output";
       EXPECT_TRUE(identical(outputs[i], expected[i])) << op.name << " into an output that is " << name(arrangement);
     }
+  }
+  // Outputs that are inputs, wherever they fit.
+  void call_onto_inputs(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+                        std::span<Tensor> expected) {
+    for (size_t i = 0; i < expected.size(); ++i)
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        const Tensor& x = *inputs[k];
+        if (!x.defined() || !x.device().is_cpu() || !x.is_contiguous() || !same_form(x, expected[i])) continue;
+        Tensor both = x.detach().clone();
+        std::vector<const Tensor*> pointers(inputs.begin(), inputs.end());
+        pointers[k] = &both;
+        TensorList outputs(expected.size());
+        outputs[i] = both;
+        tutti::call(op, pointers, attributes, outputs);
+        std::lock_guard lock(mutex_);
+        EXPECT_TRUE(outputs[i].is_same(both)) << op.name << " replaced a given output";
+        for (size_t j = 0; j < outputs.size(); ++j)
+          EXPECT_TRUE(identical(outputs[j], expected[j])) << op.name << " where output " << i << " is input " << k;
+      }
   }
   void call_on_meta(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
                     std::span<Tensor> expected) {

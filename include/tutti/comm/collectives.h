@@ -70,6 +70,9 @@ void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOpti
 Work all_gather_async(const TensorList& outputs, const Tensor& x, const CollectiveOptions& options = {});
 void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& options = {});
 Work all_gather_async(Tensor output, const Tensor& x, const CollectiveOptions& options = {});
+/// The same where ranks give parts of other sizes: rank k's x has rows[k] rows.
+void all_gather(Tensor output, const Tensor& x, const Shape& rows, const CollectiveOptions& options = {});
+Work all_gather_async(Tensor output, const Tensor& x, const Shape& rows, const CollectiveOptions& options = {});
 /// Many tensors of one dtype in one call: outputs[i][r] becomes rank r's xs[i].
 void all_gather(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& options = {});
 Work all_gather_async(const std::vector<TensorList>& outputs, const TensorList& xs,
@@ -87,6 +90,9 @@ void reduce_scatter(Tensor output, const TensorList& inputs, const ReduceOptions
 Work reduce_scatter_async(Tensor output, const TensorList& inputs, const ReduceOptions& options = {});
 void reduce_scatter(Tensor output, const Tensor& input, const ReduceOptions& options = {});
 Work reduce_scatter_async(Tensor output, const Tensor& input, const ReduceOptions& options = {});
+/// The same with parts of other sizes: rows[k] rows of input are for rank k.
+void reduce_scatter(Tensor output, const Tensor& input, const Shape& rows, const ReduceOptions& options = {});
+Work reduce_scatter_async(Tensor output, const Tensor& input, const Shape& rows, const ReduceOptions& options = {});
 /// Many tensors of one dtype in one call: outputs[i] becomes the reduction of all ranks' inputs[i][this rank].
 void reduce_scatter(const TensorList& outputs, const std::vector<TensorList>& inputs,
                     const ReduceOptions& options = {});

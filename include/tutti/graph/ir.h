@@ -113,6 +113,7 @@ struct MemoryPlan {
 
 struct Graph {
   std::string name = {};
+  bool exact = true;  // CompileOptions::exact
   std::vector<Value> values = {};
   std::vector<Node> nodes = {};
   std::vector<Input> inputs = {};

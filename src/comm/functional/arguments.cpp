@@ -1,11 +1,15 @@
 #include "comm/functional/arguments.h"
 
+#include "autograd/homes.h"
+#include "comm/group/call.h"
 #include "comm/group/check_call.h"
 #include "tutti/context.h"
 
 namespace tutti::fn {
 
 using comm::check_at;
+
+bool is_own_call() { return !homes_of_pass() && !comm::marks().purpose; }
 
 void check_member(const Group& group, const Place& place, const char* name) {
   const auto& ranks = group.ranks();

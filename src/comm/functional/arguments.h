@@ -7,11 +7,14 @@
 
 namespace tutti::fn {
 
+/// See Collective::own.
+bool is_own_call();
 void check_member(const Group& group, const Place& place, const char* name);
 template <class Options>
 Collective begin(const Options& o, const char* name) {
   Collective a{.group = o.group.defined() ? o.group : world(), .timeout = o.timeout, .place = o.place};
   check_member(a.group, a.place, name);
+  a.own = is_own_call();
   return a;
 }
 Collective begin_rooted(const RootOptions& o, const char* name);

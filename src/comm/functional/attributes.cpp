@@ -9,7 +9,7 @@ const Collective& of(const void* p) { return *static_cast<const Collective*>(p);
 
 // The place is for errors only: calls of two places are the same.
 auto tied(const Collective& a) {
-  return std::tie(a.group, a.op, a.factor, a.weight, a.root, a.shapes, a.rows, a.input_rows, a.timeout);
+  return std::tie(a.group, a.op, a.factor, a.weight, a.root, a.shapes, a.rows, a.input_rows, a.timeout, a.own);
 }
 
 std::string print(const void* p) {

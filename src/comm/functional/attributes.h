@@ -20,6 +20,7 @@ struct Collective {
   Shape rows = {}, input_rows = {};  // of parts along the first dim (of the result and of the input where they differ)
   std::optional<std::chrono::milliseconds> timeout = {};
   Place place = Place::current();
+  bool own = false;  // Note [Undefined gradients]: the user called it, not the library, and in no backward pass
 
   size_t size() const { return static_cast<size_t>(group.size()); }
   size_t rank() const { return static_cast<size_t>(group.rank()); }

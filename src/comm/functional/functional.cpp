@@ -68,16 +68,24 @@ TensorList inputs_of(const Call& c) {
 }
 TensorList outputs_of(const Call& c) { return {c.outputs.begin(), c.outputs.end()}; }
 
-Tensor zeros_for(const GradientCall& c, const Shape& sizes) {
+// Note [Undefined gradients]
+// Backward through a collective is one too, and needs every rank's gradient of every result. A rank whose loss does not
+// depend on a result has none. Zeros would be exact, but more often the result was forgotten, on one of the ranks, and
+// nothing would ever say so: that is an error, unless the call was made by the library or in a backward pass that is
+// recorded itself, whose results are whatever gradients happen to be differentiated further.
+Tensor gradient_of(const GradientCall& c, size_t i, const Shape& sizes) {
+  if (c.grad(i).defined()) return c.grad(i);
+  const auto& a = c.as<Collective>();
+  check_at<GradError>(a.place, !a.own, c.op().name,
+                      "no loss of rank {} depends on result {} of this call, so its gradient is undefined, and all "
+                      "ranks' backward needs it: use the result (0 * y.sum() added to the loss is enough), or detach() "
+                      "what goes in",
+                      context().rank, i);
   return zeros(sizes, {.dtype = c.input_dtype(0), .device = c.input_device(0)});
-}
-// A rank that did not use a result has no gradient for it; the others' collective needs one all the same.
-Tensor grad_or_zeros(const GradientCall& c, size_t i, const Shape& sizes) {
-  return c.grad(i).defined() ? c.grad(i) : zeros_for(c, sizes);
 }
 TensorList grads(const GradientCall& c, const std::vector<Shape>& shapes) {
   TensorList list;
-  for (size_t i = 0; i < shapes.size(); ++i) list.push_back(grad_or_zeros(c, i, shapes[i]));
+  for (size_t i = 0; i < shapes.size(); ++i) list.push_back(gradient_of(c, i, shapes[i]));
   return list;
 }
 std::vector<Shape> input_shapes(const GradientCall& c) {
@@ -160,6 +168,7 @@ const Operator all_reduce_op{
           set_all(c, all);
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator all_reduce_chosen_op{
     .name = "all_reduce",
@@ -173,6 +182,7 @@ const Operator all_reduce_chosen_op{
     .saves_inputs = 1,
     .saves_outputs = 1,
     .collective = true,
+    .can_start = true,
 };
 
 void run_reduce(const Call& c) {
@@ -236,6 +246,7 @@ const Operator reduce_scatter_rows_op{
           c.set(0, scaled(fn::all_gather_single(c.grad(), a.options(), a.rows), linear_scale(a)));
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator reduce_scatter_rows_chosen_op{
     .name = "reduce_scatter",
@@ -251,6 +262,7 @@ const Operator reduce_scatter_rows_chosen_op{
     .saves_inputs = 1,
     .saves_outputs = 1,
     .collective = true,
+    .can_start = true,
 };
 const Operator reduce_scatter_op{
     .name = "reduce_scatter",
@@ -277,6 +289,7 @@ const Operator reduce_scatter_op{
           set_all(c, all);
         },
     .collective = true,
+    .can_start = true,
 };
 
 // ---- Copies
@@ -296,6 +309,7 @@ const Operator broadcast_op{
         },
     .gradient = [](GradientCall& c) { c.set(0, fn::reduce(c.grad(), c.as<Collective>().sum_options())); },
     .collective = true,
+    .can_start = true,
 };
 
 const Operator all_gather_op{
@@ -316,6 +330,7 @@ const Operator all_gather_op{
           c.set(0, fn::reduce_scatter(grads(c, a.shapes), a.sum_options()));
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator all_gather_rows_op{
     .name = "all_gather",
@@ -339,6 +354,7 @@ const Operator all_gather_rows_op{
           c.set(0, fn::reduce_scatter(c.grad(), a.sum_options(), a.rows));
         },
     .collective = true,
+    .can_start = true,
 };
 
 const Operator gather_op{
@@ -389,6 +405,7 @@ const Operator all_to_all_op{
           set_all(c, fn::all_to_all(grads(c, a.shapes), a.options(), input_shapes(c)));
         },
     .collective = true,
+    .can_start = true,
 };
 const Operator all_to_all_rows_op{
     .name = "all_to_all",
@@ -411,6 +428,7 @@ const Operator all_to_all_rows_op{
           c.set(0, fn::all_to_all_single(c.grad(), a.input_rows, a.rows, a.options()));
         },
     .collective = true,
+    .can_start = true,
 };
 
 }  // namespace

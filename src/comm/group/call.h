@@ -38,7 +38,10 @@ bool has_root(Kind kind);
 struct Piece {
   void* data = nullptr;
   int64_t count = 0;
+  uint32_t shape = 0;  // shape_mark() of the tensor; 0: of none
 };
+/// Something that shapes which differ differ in; never 0.
+uint32_t shape_mark(const Shape& shape);
 
 using Pieces = SmallVector<Piece, 2>;
 

@@ -96,7 +96,7 @@ struct Draft {
     if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
     Tensor c = x.detach().contiguous();
     keep.push_back(c);
-    return {c.raw_data(), c.numel()};
+    return {c.raw_data(), c.numel(), comm::shape_mark(x.sizes())};
   }
   /// Memory that is written, and read if `reads`.
   Piece out(const Tensor& x, bool reads) {
@@ -104,12 +104,12 @@ struct Draft {
     if (Tracer* tracer = tracing()) tracer->untraceable("a collective other than those of namespace fn");
     if (x.is_contiguous()) {
       keep.push_back(x);
-      return {x.raw_data(), x.numel()};
+      return {x.raw_data(), x.numel(), comm::shape_mark(x.sizes())};
     }
     Tensor c = reads ? x.detach().contiguous() : empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
     keep.push_back(c);
     copy_back.emplace_back(x, c);
-    return {c.raw_data(), c.numel()};
+    return {c.raw_data(), c.numel(), comm::shape_mark(x.sizes())};
   }
 
   /// What x gives to all of the outputs. It may be its own rank's output, but none that is written before it is read.
@@ -318,6 +318,13 @@ Draft draft_reduce_scatter(const Tensor& output, const TensorList& inputs, const
   return d;
 }
 
+// Of several tensors: their numbers are one piece, their shapes remain.
+Piece shaped_as(Piece piece, const TensorList& xs) {
+  Shape marks;
+  for (const Tensor& x : xs) marks.push_back(comm::shape_mark(x.sizes()));
+  piece.shape = comm::shape_mark(marks);
+  return piece;
+}
 // One tensor of all numbers, where tensors of a list lie one behind the other.
 Tensor packed(const Draft& d, const TensorList& xs) {
   TensorList flat;
@@ -349,11 +356,11 @@ Draft draft_all_gather_lists(const std::vector<TensorList>& outputs, const Tenso
                         outputs.size(), xs.size());
   d.describe(xs[0]);
   for (const TensorList& list : outputs) check_list(d, list, "outputs");
-  d.call.in.push_back(d.in(packed(d, xs)));
+  d.call.in.push_back(shaped_as(d.in(packed(d, xs)), xs));
   for (int r = 0; r < d.size(); ++r) {
     TensorList of_rank;
     for (const TensorList& list : outputs) of_rank.push_back(list[static_cast<size_t>(r)]);
-    d.call.out.push_back(d.out(packed_room(d, of_rank), false));
+    d.call.out.push_back(shaped_as(d.out(packed_room(d, of_rank), false), of_rank));
   }
   return d;
 }
@@ -369,15 +376,19 @@ Draft draft_reduce_scatter_lists(const TensorList& outputs, const std::vector<Te
   for (int r = 0; r < d.size(); ++r) {
     TensorList for_rank;
     for (const TensorList& list : inputs) for_rank.push_back(list[static_cast<size_t>(r)]);
-    d.call.in.push_back(d.in(packed(d, for_rank)));
+    d.call.in.push_back(shaped_as(d.in(packed(d, for_rank)), for_rank));
   }
-  d.call.out.push_back(d.out(packed_room(d, outputs), false));
+  d.call.out.push_back(shaped_as(d.out(packed_room(d, outputs), false), outputs));
   return d;
 }
 
-Draft draft_parts(Tensor output, const Tensor& x, const CollectiveOptions& o) {
+Draft draft_all_gather_parts(const Tensor& output, const Tensor& x, const Shape& rows, const CollectiveOptions& o) {
   Draft d(Kind::all_gather, o);
-  return draft_all_gather(parts_of(d, output, {}, "output"), x, o);
+  return draft_all_gather(parts_of(d, output, rows, "output"), x, o);
+}
+Draft draft_reduce_scatter_parts(const Tensor& output, const Tensor& input, const Shape& rows, const ReduceOptions& o) {
+  Draft d(Kind::reduce_scatter, o);
+  return draft_reduce_scatter(output, parts_of(d, input, rows, "input"), o);
 }
 
 Shape as_shape(const Tensor& splits) { return Shape(splits.to_vector<int64_t>()); }
@@ -420,9 +431,17 @@ void all_gather(const TensorList& outputs, const Tensor& x, const CollectiveOpti
 Work all_gather_async(const TensorList& outputs, const Tensor& x, const CollectiveOptions& o) {
   return draft_all_gather(outputs, x, o).start();
 }
-void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& o) { draft_parts(output, x, o).run(); }
+void all_gather(Tensor output, const Tensor& x, const CollectiveOptions& o) {
+  draft_all_gather_parts(output, x, {}, o).run();
+}
 Work all_gather_async(Tensor output, const Tensor& x, const CollectiveOptions& o) {
-  return draft_parts(output, x, o).start();
+  return draft_all_gather_parts(output, x, {}, o).start();
+}
+void all_gather(Tensor output, const Tensor& x, const Shape& rows, const CollectiveOptions& o) {
+  draft_all_gather_parts(output, x, rows, o).run();
+}
+Work all_gather_async(Tensor output, const Tensor& x, const Shape& rows, const CollectiveOptions& o) {
+  return draft_all_gather_parts(output, x, rows, o).start();
 }
 void all_gather(const std::vector<TensorList>& outputs, const TensorList& xs, const CollectiveOptions& o) {
   draft_all_gather_lists(outputs, xs, o).run();
@@ -446,12 +465,16 @@ Work reduce_scatter_async(Tensor output, const TensorList& inputs, const ReduceO
   return draft_reduce_scatter(output, inputs, o).start();
 }
 void reduce_scatter(Tensor output, const Tensor& input, const ReduceOptions& o) {
-  Draft d(Kind::reduce_scatter, o);
-  draft_reduce_scatter(output, parts_of(d, input, {}, "input"), o).run();
+  draft_reduce_scatter_parts(output, input, {}, o).run();
 }
 Work reduce_scatter_async(Tensor output, const Tensor& input, const ReduceOptions& o) {
-  Draft d(Kind::reduce_scatter, o);
-  return draft_reduce_scatter(output, parts_of(d, input, {}, "input"), o).start();
+  return draft_reduce_scatter_parts(output, input, {}, o).start();
+}
+void reduce_scatter(Tensor output, const Tensor& input, const Shape& rows, const ReduceOptions& o) {
+  draft_reduce_scatter_parts(output, input, rows, o).run();
+}
+Work reduce_scatter_async(Tensor output, const Tensor& input, const Shape& rows, const ReduceOptions& o) {
+  return draft_reduce_scatter_parts(output, input, rows, o).start();
 }
 void reduce_scatter(const TensorList& outputs, const std::vector<TensorList>& inputs, const ReduceOptions& o) {
   draft_reduce_scatter_lists(outputs, inputs, o).run();

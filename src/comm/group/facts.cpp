@@ -73,36 +73,54 @@ CallFacts facts_of(const Call& call, int rank, int size) {
   if (gives)
     for (const Piece& p : call.kind == Kind::broadcast ? call.out : call.in) h.bytes += bytes_of(p, call.dtype);
   if (is_list(call.kind)) {
-    for (const Piece& p : call.out)
-      h.sizes = (h.sizes ^ static_cast<uint64_t>(p.count)) * 0x9E3779B97F4A7C15u + (h.sizes >> 29);
+    auto add = [&](uint64_t value) { h.sizes = (h.sizes ^ value) * 0x9E3779B97F4A7C15u + (h.sizes >> 29); };
+    for (const Piece& p : call.out) add(static_cast<uint64_t>(p.count));
+    for (size_t t = 1; t < call.out.size(); ++t) add(call.out[t].shape);  // the first one's is in the header
   } else if (call.kind != Kind::barrier) {
     // One piece stands for all ranks; a rank that is not the root of a gather or scatter has none on one side.
     auto n = static_cast<size_t>(size);
-    facts.in.assign(n, 0);
-    facts.out.assign(n, 0);
-    for (size_t k = 0; k < n; ++k) {
-      if (!call.in.empty()) facts.in[k] = call.in[call.in.size() == 1 ? 0 : k].count;
-      if (!call.out.empty()) facts.out[k] = call.out[call.out.size() == 1 ? 0 : k].count;
-    }
+    auto fill_in = [&](const Pieces& pieces, std::vector<int64_t>& counts, std::vector<uint32_t>& shapes) {
+      counts.assign(n, 0);
+      shapes.assign(n, 0);
+      for (size_t k = 0; k < n && !pieces.empty(); ++k) {
+        const Piece& p = pieces[pieces.size() == 1 ? 0 : k];
+        counts[k] = p.count;
+        shapes[k] = p.shape;
+      }
+    };
+    fill_in(call.in, facts.in, facts.in_shapes);
+    fill_in(call.out, facts.out, facts.out_shapes);
   }
   return facts;
 }
 
 void CallFacts::write(std::byte* to, int size) const {
+  auto put = [&](const auto& list) {
+    size_t bytes = static_cast<size_t>(size) * sizeof(list[0]);
+    if (!list.empty()) std::memcpy(to, list.data(), bytes);
+    to += bytes;
+  };
   std::memcpy(to, &header, sizeof header);
-  auto n = static_cast<size_t>(size) * sizeof(int64_t);
-  if (!in.empty()) std::memcpy(to + sizeof header, in.data(), n);
-  if (!out.empty()) std::memcpy(to + sizeof header + n, out.data(), n);
+  to += sizeof header;
+  put(in);
+  put(out);
+  put(in_shapes);
+  put(out_shapes);
 }
 
 CallFacts CallFacts::read(const std::byte* from, int size) {
   CallFacts facts;
+  auto get = [&](auto& list) {
+    list.resize(static_cast<size_t>(size));
+    std::memcpy(list.data(), from, list.size() * sizeof(list[0]));
+    from += list.size() * sizeof(list[0]);
+  };
   std::memcpy(&facts.header, from, sizeof facts.header);
-  auto n = static_cast<size_t>(size);
-  facts.in.resize(n);
-  facts.out.resize(n);
-  std::memcpy(facts.in.data(), from + sizeof facts.header, n * sizeof(int64_t));
-  std::memcpy(facts.out.data(), from + sizeof facts.header + n * sizeof(int64_t), n * sizeof(int64_t));
+  from += sizeof facts.header;
+  get(facts.in);
+  get(facts.out);
+  get(facts.in_shapes);
+  get(facts.out_shapes);
   return facts;
 }
 
@@ -150,33 +168,51 @@ std::string list_calls(const std::vector<CallFacts>& calls, const std::vector<in
   return text;
 }
 
-// What a rank gives another, or itself, and is not as much as that one takes; empty: everything is.
-std::string find_uneven(const std::vector<CallFacts>& calls, const std::vector<int>& ranks) {
+// Calls f(a, b) wherever rank a gives rank b a part of its own.
+template <class F>
+void for_each_part(const std::vector<CallFacts>& calls, const F& f) {
   size_t n = calls.size(), root = static_cast<size_t>(calls[0].header.root);
-  std::string found;
-  auto compare = [&](size_t a, size_t b) {
-    int64_t given = calls[a].in[b], taken = calls[b].out[a];
-    if (given == taken || !found.empty()) return;
-    found = a == b
-                ? fmt::format("rank {} gives {} elements and has room for {} as its own part", ranks[a], given, taken)
-                : fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken);
-  };
   for (size_t a = 0; a < n; ++a) switch (calls[0].header.kind) {
       case Kind::gather:
-        compare(a, root);
+        f(a, root);
         break;
       case Kind::scatter:
-        compare(root, a);
+        f(root, a);
         break;
       case Kind::all_gather:
       case Kind::reduce_scatter:
       case Kind::all_to_all:
-        for (size_t b = 0; b < n; ++b) compare(a, b);
+        for (size_t b = 0; b < n; ++b) f(a, b);
         break;
       default:
         break;
     }
-  return found;
+}
+
+// Whether what rank a gives rank b has the shape in which that one takes it. One that takes its own part in another
+// shape than it gives it (into one flat tensor, say) means what is shaped as its own.
+bool same_shape(const std::vector<CallFacts>& calls, size_t a, size_t b) {
+  uint32_t given = calls[a].in_shapes[b], taken = calls[b].out_shapes[a];
+  uint32_t own = calls[b].in_shapes[b], own_taken = calls[b].out_shapes[b];
+  if (own && own_taken && own != own_taken) taken = calls[a].in[b] == calls[b].in[b] ? own : 0;
+  return !given || !taken || given == taken;
+}
+
+// What a rank gives another, or itself, and is not as much as that one takes, or of another shape; empty: everything
+// is as it should.
+std::string find_uneven(const std::vector<CallFacts>& calls, const std::vector<int>& ranks) {
+  std::string uneven, reshaped;
+  for_each_part(calls, [&](size_t a, size_t b) {
+    int64_t given = calls[a].in[b], taken = calls[b].out[a];
+    if (given != taken && uneven.empty())
+      uneven =
+          a == b ? fmt::format("rank {} gives {} elements and has room for {} as its own part", ranks[a], given, taken)
+                 : fmt::format("rank {} gives {} elements where rank {} takes {}", ranks[a], given, ranks[b], taken);
+    else if (a != b && reshaped.empty() && !same_shape(calls, a, b))
+      reshaped = fmt::format("the shapes differ: rank {} gives its {} elements in another shape than rank {} takes",
+                             ranks[a], given, ranks[b]);
+  });
+  return uneven.empty() ? reshaped : uneven;
 }
 
 }  // namespace
@@ -194,6 +230,26 @@ std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, co
   if (why.empty()) why = find_uneven(calls, ranks);
   if (why.empty()) return {};
   return fmt::format("ranks disagree in collective {} of their group: {}{}", sequence, why, list_calls(calls, ranks));
+}
+
+uint32_t shape_mark(const Shape& shape) {
+  uint64_t hash = shape.size() + 1;
+  for (int64_t size : shape) {
+    hash = (hash ^ static_cast<uint64_t>(size)) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  }
+  return static_cast<uint32_t>(hash) | 1;
+}
+
+std::string message_misfit(const MessageEnd& sent, const MessageEnd& taken) {
+  const CallHeader &s = sent.call, &t = taken.call;
+  if (s.dtype == t.dtype && sent.count == taken.count) {
+    if (s.dims == t.dims && std::equal(s.shape, s.shape + CallHeader::kDims, t.shape)) return {};
+    return fmt::format("rank {} sent {}, but rank {} takes another shape by {}: reshape() one of them", sent.rank,
+                       describe(CallFacts{s}), taken.rank, describe(CallFacts{t}));
+  }
+  return fmt::format("rank {} sent {} elements of {} by {}, but rank {} takes {} of {} by {}", sent.rank, sent.count,
+                     s.dtype, describe(CallFacts{s}), taken.rank, taken.count, t.dtype, describe(CallFacts{t}));
 }
 
 }  // namespace tutti::comm

@@ -32,10 +32,13 @@ struct CallHeader {
 };
 struct CallFacts {
   CallHeader header;
-  std::vector<int64_t> in = {}, out = {};  // elements for, and from, each rank, where they may differ
+  std::vector<int64_t> in = {}, out = {};                 // elements for, and from, each rank, where they may differ
+  std::vector<uint32_t> in_shapes = {}, out_shapes = {};  // and what shapes they have: see Piece
 
   /// In memory that others read: how much it takes, and there and back.
-  static size_t room(int size) { return sizeof(CallHeader) + 2 * static_cast<size_t>(size) * sizeof(int64_t); }
+  static size_t room(int size) {
+    return sizeof(CallHeader) + 2 * static_cast<size_t>(size) * (sizeof(int64_t) + sizeof(uint32_t));
+  }
   void write(std::byte* to, int size) const;
   static CallFacts read(const std::byte* from, int size);
 };
@@ -47,5 +50,13 @@ std::string describe(const CallFacts& facts);
 /// What is wrong, naming all ranks by what they called, unless all calls are parts of one collective.
 std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, const std::vector<int>& ranks,
                                          uint64_t sequence);
+
+/// What is wrong with a message and who takes it, naming both calls; empty: they fit.
+struct MessageEnd {
+  int rank;  // in the world
+  CallHeader call;
+  int64_t count;
+};
+std::string message_misfit(const MessageEnd& sent, const MessageEnd& taken);
 
 }  // namespace tutti::comm

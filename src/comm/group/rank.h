@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +22,7 @@ class RankState {
   const int rank, world_size;
   int local_rank = rank, local_size = world_size;  // of those on this host; set before anybody asks
   int memory = 0;                                  // ranks with the same number share theirs; set then too
+  std::function<bool()> spins;                     // whether ranks of this host have a core each; of processes only
   FlightRecord record;
   FaultInjector faults;
 

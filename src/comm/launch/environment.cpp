@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -20,10 +21,12 @@
 #include "base/launched.h"
 #include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
+#include "comm/launch/meeting_file.h"
 #include "comm/store/socket.h"
 #include "comm/transport/hosts_world.h"
 #include "comm/transport/process_world.h"
 #include "comm/transport/shm.h"
+#include "comm/transport/wire.h"
 #include "tutti/comm/store.h"
 #include "tutti/context.h"
 #include "tutti/random.h"
@@ -51,7 +54,28 @@ struct Started {
   int rank, size;
   std::string by;   // the variable that said so
   std::string job;  // a name that only this job has, where the starter gives one
+  // Among the ranks of its host, where the starter says so.
+  std::optional<int64_t> local_rank = {}, local_size = {};
 };
+
+// Of the starter that said the rank, or of nobody: RANK and LOCAL_RANK belong together.
+void find_local(Started& me, size_t starter) {
+  constexpr std::array<std::array<const char*, 2>, 4> names = {
+      {{"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+       {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+       {"SLURM_LOCALID", nullptr}}};
+  auto [rank, size] = names[starter];
+  me.local_rank = number(rank);
+  if (size) me.local_size = number(size);
+  bool sane = (!me.local_rank || (*me.local_rank >= 0 && *me.local_rank < me.local_size.value_or(me.size))) &&
+              (!me.local_size || (*me.local_size >= 1 && *me.local_size <= me.size));
+  check<ValueError>(sane, "world",
+                    "{} is {} and {} is {} in a world of {}: ranks of a host are numbered from 0 to one below the "
+                    "number of them",
+                    rank, me.local_rank.value_or(0), size ? size : "the number of ranks",
+                    me.local_size.value_or(me.size), me.size);
+}
 
 std::optional<Started> find_starter() {
   // In the order of launcher_variables().
@@ -68,6 +92,7 @@ std::optional<Started> find_starter() {
                       "{} is {} and {} is {}: ranks are numbered from 0 to one below the number of them", s.rank, *rank,
                       s.size, *size);
     Started found{static_cast<int>(*rank), static_cast<int>(*size), s.rank, {}};
+    find_local(found, i);
     for (const char* name : jobs[i])
       if (name && found.job.empty()) found.job = variable(name).value_or("");
     if (auto step = variable("SLURM_STEP_ID"); step && std::string(s.rank) == "SLURM_PROCID") found.job += "." + *step;
@@ -105,7 +130,12 @@ StorePtr join_store(const Started& me, TcpStoreOptions options) try {
                         me.rank, me.size, me.by, e.what());
 }
 
-StorePtr meet(const Started& me, const Times& times) {
+struct MeetingPoint {
+  StorePtr store;
+  std::string file = {};  // where they meet in one
+};
+
+MeetingPoint meet(const Started& me, const Times& times) {
   auto address = variable("MASTER_ADDR");
   auto port = number("MASTER_PORT");
   if (address) {
@@ -115,26 +145,24 @@ StorePtr meet(const Started& me, const Times& times) {
     check<ValueError>(!secret.empty() || is_loopback(*address), "world",
                       "ranks meet at {}, where others can come too: set TUTTI_SECRET, the same for all ranks",
                       *address);
-    return join_store(me, TcpStoreOptions{.host = me.rank == 0 ? "" : *address,
-                                          .port = static_cast<uint16_t>(*port),
-                                          .serve = me.rank == 0,
-                                          .secret = secret,
-                                          .timeout = times.timeout,
-                                          .grace = times.silence});
+    return {join_store(me, TcpStoreOptions{.host = me.rank == 0 ? "" : *address,
+                                           .port = static_cast<uint16_t>(*port),
+                                           .serve = me.rank == 0,
+                                           .secret = secret,
+                                           .timeout = times.timeout,
+                                           .grace = times.silence})};
   }
   check<ValueError>(!me.job.empty(), "world",
                     "{} says that this is rank {} of {}, but nothing says where they meet: set MASTER_ADDR and "
                     "MASTER_PORT, the same for all ranks",
                     me.by, me.rank, me.size);
-  auto here = number("OMPI_COMM_WORLD_LOCAL_SIZE");
-  check<ValueError>(number("SLURM_NNODES").value_or(1) == 1 && here.value_or(me.size) == me.size, "world",
-                    "the job has ranks on several hosts, and nothing says where they meet: set MASTER_ADDR and "
-                    "MASTER_PORT, the same for all ranks, and TUTTI_SECRET");
-  std::string name = me.job;
-  for (char& c : name)
-    if (c == '/') c = '_';
-  return std::make_shared<FileStore>(fmt::format("/tmp/tutti-{}-{}", ::getuid(), name),
-                                     FileStoreOptions{.remove = true, .timeout = times.timeout});
+  check<ValueError>(number("SLURM_NNODES").value_or(1) == 1 && me.local_size.value_or(me.size) == me.size, "world",
+                    "{} says that this is rank {} of {}, of which {} are on this host, and nothing says where they "
+                    "meet: set MASTER_ADDR (the host of rank 0) and MASTER_PORT, the same for all ranks, and "
+                    "TUTTI_SECRET (mpirun passes them on by -x NAME, srun by itself)",
+                    me.by, me.rank, me.size, me.local_size ? fmt::to_string(*me.local_size) : "some");
+  std::string file = join_meeting_file(me.job);
+  return {std::make_shared<FileStore>(file, FileStoreOptions{.remove = true, .timeout = times.timeout}), file};
 }
 
 /// What the ranks have told each other: the same on all of them.
@@ -215,22 +243,49 @@ class MeetingPlace {
   const std::chrono::milliseconds timeout_;
 };
 
+// What a rank tells the others of itself.
+struct RankNote {
+  std::string host, transport, local, engines;  // transport and local: empty where nobody said
+
+  std::string encode() const { return fmt::format("{}\n{}\n{}\n{}", host, transport, local, engines); }
+  static RankNote decode(const std::string& text) {
+    std::istringstream lines(text);
+    RankNote note;
+    for (std::string* field : {&note.host, &note.transport, &note.local, &note.engines}) std::getline(lines, *field);
+    return note;
+  }
+};
+
 // Throws what is wrong with what the ranks want, the same on all of them.
-void check_wishes(const Meeting& meeting, const std::vector<std::string>& wishes) {
-  for (size_t r = 1; r < wishes.size(); ++r)
+void check_wishes(Meeting& meeting, const std::vector<RankNote>& notes) {
+  std::map<std::pair<int, std::string>, size_t> locals;
+  std::vector<std::string> engines;
+  for (size_t r = 0; r < notes.size(); ++r) {
+    engines.push_back(notes[r].engines);
     check<ValueError>(
-        wishes[r] == wishes[0], "world",
-        "ranks disagree: TUTTI_TRANSPORT is '{}' for rank 0, but '{}' for rank {}; set it alike, or nowhere", wishes[0],
-        wishes[r], r);
+        notes[r].transport == notes[0].transport, "world",
+        "ranks disagree: TUTTI_TRANSPORT is '{}' for rank 0, but '{}' for rank {}; set it alike, or nowhere",
+        notes[0].transport, notes[r].transport, r);
+    if (notes[r].local.empty()) continue;
+    auto [other, fresh] = locals.try_emplace({meeting.host_of[r], notes[r].local}, r);
+    check<ValueError>(fresh, "world",
+                      "ranks {} and {} are on the same host, and for both the local rank is {}: count LOCAL_RANK from "
+                      "0 on each host, or leave it unset",
+                      other->second, r, notes[r].local);
+  }
+  meeting.transport = notes[0].transport.empty() ? default_transport(meeting.hosts, engines) : notes[0].transport;
   if (!parse_transport(meeting.transport).engine.empty()) return;
-  for (size_t r = 1; r < wishes.size(); ++r)
+  for (size_t r = 1; r < notes.size(); ++r)
     check<ValueError>(meeting.host_of[r] == meeting.host_of[0], "world",
                       "TUTTI_TRANSPORT is shm, but rank {} is on another host than rank 0: use shm+ucx", r);
 }
 
 Meeting compare_notes(const Started& me, MeetingPlace& place) {
   auto key = [](int r) { return fmt::format("rank/{}", r); };
-  place.store().set(key(me.rank), host_id() + "\n" + variable("TUTTI_TRANSPORT").value_or(""));
+  RankNote mine{host_id(), variable("TUTTI_TRANSPORT").value_or(""),
+                me.local_rank ? fmt::to_string(*me.local_rank) : "",
+                fmt::format("{} {}", has_ucx() ? "ucx" : "", has_gloo() ? "gloo" : "")};
+  place.store().set(key(me.rank), mine.encode());
   Store::Keys keys;
   std::vector<std::string> missing;
   for (int r = 0; r < me.size; ++r) {
@@ -239,16 +294,14 @@ Meeting compare_notes(const Started& me, MeetingPlace& place) {
   }
   Meeting meeting;
   std::map<std::string, int> numbers;
-  std::vector<std::string> wishes;
-  for (const std::string& note : place.get_all(keys, missing)) {
-    size_t end = note.find('\n');
-    meeting.host_of.push_back(numbers.try_emplace(note.substr(0, end), static_cast<int>(numbers.size())).first->second);
-    wishes.push_back(note.substr(end + 1));
+  std::vector<RankNote> notes;
+  for (const std::string& text : place.get_all(keys, missing)) {
+    notes.push_back(RankNote::decode(text));
+    meeting.host_of.push_back(numbers.try_emplace(notes.back().host, static_cast<int>(numbers.size())).first->second);
   }
   meeting.hosts = static_cast<int>(numbers.size());
-  meeting.transport = !wishes[0].empty() ? wishes[0] : meeting.hosts == 1 ? "shm" : "shm+ucx";
   try {
-    check_wishes(meeting, wishes);
+    check_wishes(meeting, notes);
   } catch (const Error& wrong) {
     try {
       place.leave();
@@ -306,6 +359,13 @@ std::string own_address(const Started& me) {
   return me.rank == 0 ? master : store::address_towards(master, static_cast<uint16_t>(*number("MASTER_PORT")));
 }
 
+// What the starter says, or what the ranks have found out.
+void set_local(const Started& me, const Meeting& meeting, RankState& state) {
+  auto begin = meeting.host_of.begin(), mine = begin + me.rank;
+  state.local_rank = static_cast<int>(me.local_rank.value_or(std::count(begin, mine, *mine)));
+  state.local_size = static_cast<int>(me.local_size.value_or(std::count(begin, meeting.host_of.end(), *mine)));
+}
+
 struct Worlds {
   std::shared_ptr<ProcessWorld> local;
   std::shared_ptr<HostsWorld> hosts;  // where they are needed
@@ -313,14 +373,16 @@ struct Worlds {
 
 Worlds make_worlds(const Started& me) {
   Times times;
-  StorePtr store = meet(me, times);
+  auto [store, file] = meet(me, times);
   // A job that starts again may meet in the same store.
   auto epoch = number("TUTTI_EPOCH").value_or(number("TORCHELASTIC_RESTART_COUNT").value_or(0));
   std::string prefix = fmt::format("{}/", epoch);
   MeetingPlace place(me, store, prefix, times.timeout);
   Meeting meeting = compare_notes(me, place);
+  if (!file.empty()) forget_meeting(file);
   TransportChoice choice = parse_transport(meeting.transport);
   Worlds worlds{make_local(me, meeting, place, times.timeout), nullptr};
+  set_local(me, meeting, *worlds.local->state(me.rank));
   if (choice.engine.empty()) {
     place.leave();
     return worlds;
@@ -337,6 +399,7 @@ Worlds make_worlds(const Started& me) {
                                                            .silence = times.silence,
                                                            .server = 0,
                                                            .address = own_address(me)});
+  set_local(me, meeting, *worlds.local->state(me.rank));  // what HostsWorld has counted is its own
   return worlds;
 }
 
@@ -372,6 +435,18 @@ TransportChoice parse_transport(const std::string& text) {
   fail<ValueError>("world", "the transport '{}' is none of shm, ucx, gloo, shm+ucx and shm+gloo", text);
 }
 
+std::string default_transport(int hosts, const std::vector<std::string>& engines) {
+  if (hosts == 1) return "shm";
+  for (const char* engine : {"ucx", "gloo"}) {
+    auto has = [&](const std::string& rank) { return rank.find(engine) != std::string::npos; };
+    if (std::all_of(engines.begin(), engines.end(), has)) return std::string("shm+") + engine;
+  }
+  fail<ValueError>("world",
+                   "ranks are on {} hosts, and there is no engine between hosts that the builds of all of them have: "
+                   "build Tutti with UCX, or with Gloo, on all",
+                   hosts);
+}
+
 std::shared_ptr<RankGroup> world_from_environment() {
   // A forked process is not the rank that its parent may be, but may be one by what its own environment says.
   static std::mutex mutex;
@@ -399,7 +474,7 @@ std::shared_ptr<RankGroup> world_from_environment() {
     generator();  // the rank's own, for the first thread that asks
     // A starter that binds ranks to cores has divided them already.
     int cores = static_cast<int>(process_cores().size());
-    int here = environment.worlds.hosts ? environment.worlds.hosts->ranks_here() : size;
+    int here = environment.handle->state->local_size;
     if (mine.threads == 0 && cores == ::sysconf(_SC_NPROCESSORS_ONLN)) mine.threads = std::max(1, cores / here);
   }
   return environment.handle;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "comm/transport/transport.h"
 
@@ -34,6 +35,10 @@ struct TransportChoice {
   bool share_memory;   // between ranks of a host
 };
 TransportChoice parse_transport(const std::string& text);
+/// What carries the calls of ranks on so many hosts that ask for nothing: `engines` are those that each rank's build
+/// has
+/// ("ucx gloo"), of which all have to have one.
+std::string default_transport(int hosts, const std::vector<std::string>& engines);
 
 /// What an error says, without the rank that Tutti's errors begin with.
 std::string text_of(const std::exception_ptr& error);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -99,6 +100,9 @@ void set_spawned(std::shared_ptr<comm::RankGroup> world, int rank, int size) {
 [[noreturn]] void be_rank(int rank, int n, Plan& plan, const std::function<void()>& body, const SpawnOptions& options) {
   int code = 0;
   std::exception_ptr error;
+  // host_id() is of the host that it pretends to be on, too.
+  if (!options.hosts.empty())
+    ::setenv("TUTTI_HOST", fmt::format("{}/{}", host_id(), plan.host(rank)).c_str(), /*overwrite=*/1);
   auto here = static_cast<int>(std::count(plan.host_of.begin(), plan.host_of.end(), plan.host(rank)));
   auto world =
       std::make_shared<ProcessWorld>(std::move(plan.segments[static_cast<size_t>(plan.host(rank))]),

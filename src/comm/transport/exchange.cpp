@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/check.h"
 #include "comm/transport/streams.h"
 
 namespace tutti::comm {
@@ -22,10 +23,14 @@ using Bytes = std::vector<std::byte>;
 // Subtrees lie one behind the other where numbers of any dtype are aligned.
 int64_t padded(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
-class Exchange {
+class SliceExchange final : public Exchange {
  public:
-  Exchange(const ExchangeContext& c, const Call& call, const std::vector<CallFacts>& calls);
-  uint64_t run();
+  SliceExchange(const ExchangeContext& c, const Call& call, const std::vector<CallFacts>& calls);
+  void begin() override;
+  bool has_first() const override { return rounds_[0].given->done() && (contributes_ || rounds_[0].results->done()); }
+  void confirm(const std::vector<CallFacts>& calls) override;
+  void run() override;
+  void abandon() override;
 
  private:
   struct Range {
@@ -34,6 +39,7 @@ class Exchange {
   /// What a round has in memory.
   struct Round {
     std::unique_ptr<Pending> given = std::make_unique<Pending>(), results = std::make_unique<Pending>();
+    std::unique_ptr<Pending> sent = std::make_unique<Pending>();  // from memory of the round
     std::vector<Bytes> raw;   // of each rank of this host: its parts of the slices that this rank carries
     Bytes packed;             // results of these slices
     Bytes partials;           // what is sent to owners
@@ -55,22 +61,30 @@ class Exchange {
   int64_t given_bytes(int host, int64_t bytes) const;
   int64_t offset_in_packed(int local, int k, int64_t round) const;
 
+  int64_t rounds() const;
+  void learn(const std::vector<CallFacts>& calls);
   void start(int64_t round);
   void hand_out(Round& r, int64_t round);
+  void receive(const WireName& name, std::byte* to, int64_t bytes, Pending& pending);
+  void send(int to, const WireName& name, const std::byte* data, int64_t bytes, Round& r, bool of_round);
   const std::byte* raw(const Round& r, int local, int k, int64_t round) const;
   void send_partials(Round& r, int64_t round);
   void finish(int64_t round);
   std::byte* result(Round& r, int k, int64_t round);
   void combine(Round& r, int64_t round);
+  void give_result(Round& r, int64_t round);
   void gather(Round& r, int64_t round);
   void local_call(Kind kind, Pieces in, Pieces out);
 
-  const ExchangeContext& c_;
+  const ExchangeContext c_;
   const Call& call_;
   const Layout& layout_;
   const int n_, me_;
-  bool reduces_ = false;      // slices are reduced, or only passed on
-  bool contributes_ = false;  // owners get their slices from others
+  bool confirmed_ = false;
+  int64_t begun_ = 0, tentative_ = 0;  // rounds
+  std::vector<WireName> expected_;     // tentative messages
+  bool reduces_ = false;               // slices are reduced, or only passed on
+  bool contributes_ = false;           // owners get their slices from others
   int root_host_ = 0;
   std::vector<int64_t> length_;                 // bytes of each slice
   std::vector<const std::byte*> from_;          // this rank's part of each, if it gives one
@@ -82,10 +96,10 @@ class Exchange {
   Reduction reduction_;
   std::vector<double> factors_;
   std::array<Round, kWindow> rounds_;
-  Pending sends_;
+  Pending first_sends_, sends_;  // from memory of the call
 };
 
-bool Exchange::wants(int host) const {
+bool SliceExchange::wants(int host) const {
   switch (call_.kind) {
     case Kind::all_reduce:
     case Kind::all_gather:
@@ -100,7 +114,7 @@ bool Exchange::wants(int host) const {
   }
 }
 
-Exchange::Exchange(const ExchangeContext& c, const Call& call, const std::vector<CallFacts>& calls)
+SliceExchange::SliceExchange(const ExchangeContext& c, const Call& call, const std::vector<CallFacts>& calls)
     : c_(c),
       call_(call),
       layout_(c.layout),
@@ -112,15 +126,7 @@ Exchange::Exchange(const ExchangeContext& c, const Call& call, const std::vector
       length_(index(n_), 0),
       from_(index(n_), nullptr),
       to_(index(n_), nullptr) {
-  Streams s = plan_streams(call, me_, calls);
-  reduction_ = s.reduction;
-  std::vector<int> turns;  // who comes when in the tree
-  for (const auto& members : c.layout.members) turns.insert(turns.end(), members.begin(), members.end());
-  if (!call.fastest) std::iota(turns.begin(), turns.end(), 0);
-  position_.resize(index(n_));
-  for (int k = 0; k < n_; ++k) position_[index(turns[index(k)])] = k;
-  for (size_t k = 0; k < s.factors.size(); ++k) factors_.push_back(s.factors[index(turns[k])]);
-  reduction_.factors = factors_;
+  learn(calls);
   auto element = static_cast<int64_t>(size_of(call.dtype));
   if (call.kind == Kind::reduce_scatter) {
     for (int k = 0; k < n_; ++k) {
@@ -150,8 +156,7 @@ Exchange::Exchange(const ExchangeContext& c, const Call& call, const std::vector
       from_[index(k)] = in + begin;
       if (call.kind != Kind::reduce || me_ == call.root) to_[index(k)] = out + begin;
     }
-  } else {  // gathering: a slice is what its owner gives
-    for (int k = 0; k < n_; ++k) length_[index(k)] = calls[index(k)].header.bytes;
+  } else {
     from_[index(me_)] = bytes_at(call.in[0]);
     if (call.kind == Kind::all_gather || me_ == call.root)
       for (int k = 0; k < n_; ++k) to_[index(k)] = bytes_at(call.out[index(k)]);
@@ -168,8 +173,56 @@ Exchange::Exchange(const ExchangeContext& c, const Call& call, const std::vector
   }
 }
 
+// What the others' facts say.
+void SliceExchange::learn(const std::vector<CallFacts>& calls) {
+  Streams s = plan_streams(call_, me_, calls);
+  reduction_ = s.reduction;
+  std::vector<int> turns;  // who comes when in the tree
+  for (const auto& members : layout_.members) turns.insert(turns.end(), members.begin(), members.end());
+  if (!call_.fastest) std::iota(turns.begin(), turns.end(), 0);
+  position_.resize(index(n_));
+  for (int k = 0; k < n_; ++k) position_[index(turns[index(k)])] = k;
+  factors_.clear();
+  for (size_t k = 0; k < s.factors.size(); ++k) factors_.push_back(s.factors[index(turns[k])]);
+  reduction_.factors = factors_;
+  // Gathering: a slice is what its owner gives.
+  if (!contributes_)
+    for (int k = 0; k < n_; ++k) length_[index(k)] = calls[index(k)].header.bytes;
+}
+
+void SliceExchange::confirm(const std::vector<CallFacts>& calls) {
+  learn(calls);
+  confirmed_ = true;
+  expected_.clear();
+}
+
+int64_t SliceExchange::rounds() const {
+  return (*std::max_element(length_.begin(), length_.end()) + kPart - 1) / kPart;
+}
+
+void SliceExchange::receive(const WireName& name, std::byte* to, int64_t bytes, Pending& pending) {
+  if (!confirmed_) expected_.push_back(name);
+  c_.wire.receive(name, to, index(bytes), pending);
+}
+
+void SliceExchange::send(int to, const WireName& name, const std::byte* data, int64_t bytes, Round& r, bool of_round) {
+  c_.wire.send(global(to), name, data, index(bytes), of_round ? *r.sent : confirmed_ ? sends_ : first_sends_);
+}
+
+void SliceExchange::begin() {
+  first_sends_.tentative = true;
+  for (int64_t end = std::min(kWindow, rounds()); begun_ < end; ++begun_) start(begun_);
+  tentative_ = begun_;
+}
+
+void SliceExchange::abandon() {
+  for (const WireName& name : expected_) c_.wire.unreceive(name);
+  c_.await(first_sends_);
+  for (Round& r : rounds_) c_.await(*r.sent);
+}
+
 // What a host sends for a part of that many bytes.
-int64_t Exchange::given_bytes(int host, int64_t bytes) const {
+int64_t SliceExchange::given_bytes(int host, int64_t bytes) const {
   auto element = static_cast<int64_t>(size_of(call_.dtype)),
        wide = static_cast<int64_t>(size_of(combining_dtype(call_.dtype)));
   if (layout_.members[index(host)].size() == 1 || !reduces_) return bytes;
@@ -180,7 +233,7 @@ int64_t Exchange::given_bytes(int host, int64_t bytes) const {
 }
 
 // Slices that one rank carries lie one behind the other.
-int64_t Exchange::offset_in_packed(int local, int k, int64_t round) const {
+int64_t SliceExchange::offset_in_packed(int local, int k, int64_t round) const {
   int64_t offset = 0;
   for (int c : carried_[index(local)]) {
     if (c == k) break;
@@ -189,7 +242,7 @@ int64_t Exchange::offset_in_packed(int local, int k, int64_t round) const {
   return offset;
 }
 
-void Exchange::local_call(Kind kind, Pieces in, Pieces out) {
+void SliceExchange::local_call(Kind kind, Pieces in, Pieces out) {
   const auto& local = layout_.local();
   auto rank = static_cast<int>(std::find(local.begin(), local.end(), me_) - local.begin());
   Call call{.kind = kind,
@@ -201,13 +254,12 @@ void Exchange::local_call(Kind kind, Pieces in, Pieces out) {
   c_.inner->run(rank, std::move(call), c_.time_left());
 }
 
-uint64_t Exchange::run() {
-  int64_t longest = *std::max_element(length_.begin(), length_.end()), rounds = (longest + kPart - 1) / kPart;
-  for (int64_t i = 0; i < std::min(kWindow, rounds); ++i) start(i);
-  for (int64_t i = 0; i < rounds; ++i) {
+void SliceExchange::run() {
+  for (int64_t i = 0, end = rounds(); i < end; ++i) {
+    for (; begun_ < std::min(end, i + kWindow); ++begun_) start(begun_);
     finish(i);
-    if (i + kWindow < rounds) start(i + kWindow);
   }
+  c_.await(first_sends_);
   c_.await(sends_);
   if (!staged_.empty() && (call_.kind != Kind::reduce || me_ == call_.root)) {
     const std::byte* from = staged_.data();
@@ -217,19 +269,19 @@ uint64_t Exchange::run() {
       from += bytes;
     }
   }
-  return static_cast<uint64_t>(rounds);
 }
 
-void Exchange::start(int64_t round) {
+void SliceExchange::start(int64_t round) {
   Round& r = rounds_[index(round % kWindow)];
   int64_t mine = range(me_, round).bytes;
+  for (Pending* p : {r.given.get(), r.results.get(), r.sent.get()}) p->tentative = !confirmed_;
   r.come.resize(index(layout_.hosts()));
   if (contributes_ && mine > 0)
     for (int h = 0; h < layout_.hosts(); ++h)
       if (h != layout_.here() && host_gives(h)) {
         r.come[index(h)].resize(index(given_bytes(h, mine)));
-        c_.wire.receive(name(layout_.carrier(h, me_), Channel::give, round), r.come[index(h)].data(),
-                        r.come[index(h)].size(), *r.given);
+        receive(name(layout_.carrier(h, me_), Channel::give, round), r.come[index(h)].data(), given_bytes(h, mine),
+                *r.given);
       }
   const auto& local = layout_.local();
   auto at = std::find(local.begin(), local.end(), me_) - local.begin();
@@ -243,15 +295,16 @@ void Exchange::start(int64_t round) {
   if (receives)
     for (int k : carried_[index(at)])
       if (layout_.host_of[index(k)] != layout_.here() && range(k, round).bytes > 0)
-        c_.wire.receive(name(k, Channel::result, round), result(r, k, round), index(range(k, round).bytes), *r.results);
+        receive(name(k, Channel::result, round), result(r, k, round), range(k, round).bytes, *r.results);
   if (host_gives(layout_.here())) {
     if (shares()) hand_out(r, round);
     send_partials(r, round);
   }
+  if (!contributes_ && mine > 0) give_result(r, round);
 }
 
 // Where the result of a part goes first: to its place, or where this rank's are packed for the others of its host.
-std::byte* Exchange::result(Round& r, int k, int64_t round) {
+std::byte* SliceExchange::result(Round& r, int k, int64_t round) {
   const auto& local = layout_.local();
   auto at = static_cast<int>(std::find(local.begin(), local.end(), me_) - local.begin());
   if (shares() && call_.kind != Kind::reduce_scatter) return r.packed.data() + offset_in_packed(at, k, round);
@@ -262,7 +315,7 @@ std::byte* Exchange::result(Round& r, int k, int64_t round) {
 }
 
 // Through shared memory: each rank of this host gets what the others have of the slices that it carries.
-void Exchange::hand_out(Round& r, int64_t round) {
+void SliceExchange::hand_out(Round& r, int64_t round) {
   const auto& local = layout_.local();
   Bytes out;
   std::vector<int64_t> counts;
@@ -293,14 +346,14 @@ void Exchange::hand_out(Round& r, int64_t round) {
   local_call(Kind::all_to_all, std::move(in), std::move(to));
 }
 
-const std::byte* Exchange::raw(const Round& r, int local, int k, int64_t round) const {
+const std::byte* SliceExchange::raw(const Round& r, int local, int k, int64_t round) const {
   if (!shares()) return from_[index(k)] + range(k, round).begin;
   const auto& members = layout_.local();
   auto at = static_cast<int>(std::find(members.begin(), members.end(), me_) - members.begin());
   return r.raw[index(local)].data() + offset_in_packed(at, k, round);
 }
 
-void Exchange::send_partials(Round& r, int64_t round) {
+void SliceExchange::send_partials(Round& r, int64_t round) {
   const auto& local = layout_.local();
   auto at = std::find(local.begin(), local.end(), me_) - local.begin();
   auto element = static_cast<int64_t>(size_of(call_.dtype));
@@ -313,11 +366,8 @@ void Exchange::send_partials(Round& r, int64_t round) {
   for (int k : carried_[index(at)]) {
     int64_t bytes = range(k, round).bytes;
     if (layout_.host_of[index(k)] == layout_.here() || bytes == 0) continue;
-    auto send = [&](const std::byte* data, int64_t count) {
-      c_.wire.send(global(k), name(me_, Channel::give, round), data, index(count), shares() ? *r.results : sends_);
-    };
     if (!shares()) {  // as it is: nobody reads beyond it
-      send(raw(r, 0, k, round), bytes);
+      send(k, name(me_, Channel::give, round), raw(r, 0, k, round), bytes, r, false);
       continue;
     }
     const std::byte* begin = to;
@@ -339,12 +389,12 @@ void Exchange::send_partials(Round& r, int64_t round) {
         }
       }
     }
-    send(begin, to - begin);
+    send(k, name(me_, Channel::give, round), begin, to - begin, r, true);
   }
 }
 
 // The owner's part: its slice is made of what all hosts have of it.
-void Exchange::combine(Round& r, int64_t round) {
+void SliceExchange::combine(Round& r, int64_t round) {
   Range part = range(me_, round);
   std::byte* to = result(r, me_, round);
   const auto& local = layout_.local();
@@ -383,24 +433,32 @@ void Exchange::combine(Round& r, int64_t round) {
   reduce_into(reduction_, sources, {&target, 1}, part.bytes / element, partials);
 }
 
-void Exchange::finish(int64_t round) {
-  Round& r = rounds_[index(round % kWindow)];
-  Range mine = range(me_, round);
-  c_.await(*r.given);
-  if (mine.bytes > 0) {
-    combine(r, round);
-    for (int h = 0; h < layout_.hosts(); ++h) {
-      bool has = call_.kind == Kind::broadcast && h == root_host_;
-      if (h != layout_.here() && wants(h) && !has)
-        c_.wire.send(global(layout_.carrier(h, me_)), name(me_, Channel::result, round), result(r, me_, round),
-                     index(mine.bytes), to_[index(me_)] && !shares() ? sends_ : *r.results);
-    }
+void SliceExchange::give_result(Round& r, int64_t round) {
+  combine(r, round);
+  bool of_round = shares() || !to_[index(me_)];
+  for (int h = 0; h < layout_.hosts(); ++h) {
+    bool has = call_.kind == Kind::broadcast && h == root_host_;
+    if (h != layout_.here() && wants(h) && !has)
+      send(layout_.carrier(h, me_), name(me_, Channel::result, round), result(r, me_, round), range(me_, round).bytes,
+           r, of_round);
   }
-  c_.await(*r.results);
-  if (shares() && wants(layout_.here()) && call_.kind != Kind::reduce_scatter) gather(r, round);
 }
 
-void Exchange::gather(Round& r, int64_t round) {
+void SliceExchange::finish(int64_t round) {
+  Round& r = rounds_[index(round % kWindow)];
+  bool waited = round < tentative_;  // for what others sent without waiting for anything
+  if (contributes_ && !waited) c_.count_round();
+  c_.await(*r.given);
+  if (contributes_ && range(me_, round).bytes > 0) give_result(r, round);
+  if (wants(layout_.here()) && (contributes_ || !waited)) c_.count_round();
+  c_.await(*r.results);
+  if (shares() && wants(layout_.here()) && call_.kind != Kind::reduce_scatter) gather(r, round);
+  c_.await(*r.sent);
+  if (r.given->misfit || r.results->misfit)
+    tutti::fail<ConnectionError>(comm::name(call_.kind), "a message of a length that cannot be has come from a rank");
+}
+
+void SliceExchange::gather(Round& r, int64_t round) {
   const auto& local = layout_.local();
   // On the host of a broadcast's root, carriers have their parts from the root.
   if (call_.kind == Kind::broadcast && layout_.here() == root_host_) {
@@ -431,57 +489,48 @@ void Exchange::gather(Round& r, int64_t round) {
   }
 }
 
-// scatter and all_to_all: what is for a rank goes to it directly.
-uint64_t exchange_parts(const ExchangeContext& c, const Call& call) {
-  const Layout& layout = c.layout;
-  int n = static_cast<int>(layout.host_of.size()), me = layout.me;
-  auto element = static_cast<int64_t>(size_of(call.dtype));
-  Pending pending;
-  auto part = [&](const Pieces& list, int k) -> Piece {
-    if (list.empty()) return {};
-    return list[list.size() == 1 ? 0 : index(k)];
-  };
-  bool scatters = call.kind == Kind::scatter;
-  auto takes = [&](int k) { return !scatters || k == call.root ? part(call.out, k) : Piece{}; };
-  auto given = [&](int k) { return !scatters || me == call.root ? part(call.in, k) : Piece{}; };
-  auto remote = [&](int k) { return layout.host_of[index(k)] != layout.here(); };
-  for (int k = 0; k < n; ++k)
-    if (Piece p = takes(k); remote(k) && p.count)
-      c.wire.receive({c.group, c.first_part, c.ranks[index(k)], Channel::part}, p.data, index(p.count * element),
-                     pending);
-  for (int step = 1; step < n; ++step) {
-    int k = (me + step) % n;
-    if (Piece p = given(k); remote(k) && p.count)
-      c.wire.send(c.ranks[index(k)], {c.group, c.first_part, c.ranks[index(me)], Channel::part}, p.data,
-                  index(p.count * element), pending);
-  }
-  if (c.inner) {
-    Pieces in, out;
-    for (int k : layout.local()) {
-      in.push_back({given(k).data, given(k).count * element});
-      out.push_back({takes(k).data, takes(k).count * element});
-    }
-    const auto& local = layout.local();
-    auto rank = static_cast<int>(std::find(local.begin(), local.end(), me) - local.begin());
-    Call parts{.kind = Kind::all_to_all,
-               .dtype = DType::u8,
-               .in = std::move(in),
-               .out = std::move(out),
-               .place = call.place,
-               .purpose = call.purpose};
-    c.inner->run(rank, std::move(parts), c.time_left());
-  } else if (Piece p = given(me), q = takes(me); p.count && q.count && p.data != q.data) {
-    std::memcpy(q.data, p.data, index(p.count * element));
-  }
-  c.await(pending);
-  return 1;
-}
-
 }  // namespace
 
-uint64_t exchange(const ExchangeContext& context, const Call& call, const std::vector<CallFacts>& calls) {
-  if (call.kind == Kind::scatter || call.kind == Kind::all_to_all) return exchange_parts(context, call);
-  return Exchange(context, call, calls).run();
+std::unique_ptr<Exchange> make_exchange(const ExchangeContext& context, const Call& call,
+                                        const std::vector<CallFacts>& calls) {
+  if (call.kind == Kind::scatter || call.kind == Kind::all_to_all) return make_parts_exchange(context, call);
+  return std::make_unique<SliceExchange>(context, call, calls);
+}
+
+std::optional<std::vector<CallFacts>> assume(const std::vector<std::optional<CallFacts>>& known) {
+  const CallFacts* first = nullptr;
+  for (const auto& c : known)
+    if (c && !first) first = &*c;
+  // What all ranks know alike need not be compared by what each gives another.
+  for (const auto& c : known) {
+    if (c && first->header.kind == Kind::all_gather && c->out != first->out) return {};
+    if (c && first->header.kind == Kind::reduce_scatter && c->in != first->in) return {};
+  }
+  auto element = static_cast<int64_t>(size_of(first->header.dtype));
+  std::vector<CallFacts> calls;
+  for (size_t k = 0; k < known.size(); ++k) {
+    if (known[k]) {
+      calls.push_back(*known[k]);
+      continue;
+    }
+    CallFacts other{first->header};
+    int64_t given = 0;
+    other.in.resize(known.size());
+    other.out.resize(known.size());
+    for (size_t j = 0; j < known.size(); ++j)
+      if (known[j]) {
+        other.in[j] = known[j]->out.empty() ? 0 : known[j]->out[k];
+        other.out[j] = known[j]->in.empty() ? 0 : known[j]->in[k];
+        given = std::max(given, other.in[j]);
+      }
+    if (first->header.kind == Kind::all_gather || first->header.kind == Kind::gather)
+      other.header.bytes = given * element;
+    calls.push_back(std::move(other));
+  }
+  std::vector<int> names(known.size());
+  std::iota(names.begin(), names.end(), 0);
+  if (find_mismatch(calls, names, 0)) return {};
+  return calls;
 }
 
 }  // namespace tutti::comm

@@ -77,6 +77,7 @@ class GlooWire final : public Wire {
   void cut() override;
   void flush(std::chrono::milliseconds time) override;
   void forget(uint64_t group) override;
+  void drop(uint64_t group, uint64_t first, uint64_t last) override;
 
  private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
@@ -115,6 +116,7 @@ class GlooWire final : public Wire {
   std::condition_variable changed_, to_send_;
   std::map<WireName, Posted> posted_;
   std::map<WireName, Kept> kept_;
+  Dropped dropped_;
   std::deque<Sending> sends_;
   bool sending_ = false;  // one of them is on its way
   bool cut_ = false, stop_ = false;
@@ -172,6 +174,7 @@ void GlooWire::start_send(Sending sending) {
 
 void GlooWire::send(int to, WireName name, const void* data, size_t bytes, Pending& pending) {
   pending.left.fetch_add(1);
+  count_sent(to);
   start_send({to, name, static_cast<const std::byte*>(data), bytes, &pending, {}});
 }
 
@@ -270,7 +273,14 @@ void GlooWire::arrived(const FrameHeader& h, const std::byte* data, size_t bytes
     }
     return changed();
   }
-  if (it != posted_.end()) return set_broken(h.name.from, "it sent a message of a length that cannot be");
+  if (it != posted_.end()) {
+    Posted posted = it->second;
+    // What follows of it is dropped with the call that it belongs to.
+    if (posted.pending->tentative) posted_.erase(it);
+    misfits(h.name, h.bytes, posted.bytes, posted.pending);
+    return changed();
+  }
+  if (is_data(h.name.channel) && dropped_.has(h.name)) return;
   Kept& kept = kept_[h.name];
   kept.bytes.resize(h.bytes);
   if (bytes) std::memcpy(kept.bytes.data() + h.offset, data, bytes);
@@ -290,8 +300,7 @@ void GlooWire::receive(const WireName& name, void* to, size_t bytes, Pending& pe
   auto it = kept_.find(name);
   if (it != kept_.end()) {
     Kept kept = std::move(kept_.extract(it).mapped());
-    if (!fits(name, kept.bytes.size(), bytes))
-      return set_broken(name.from, "it sent a message of a length that cannot be");
+    if (misfits(name, kept.bytes.size(), bytes, &pending)) return;
     if (!kept.bytes.empty()) std::memcpy(to, kept.bytes.data(), kept.bytes.size());
     if (kept.whole()) return finish(&pending);
     posted.come = kept.come;  // the rest goes to its place
@@ -308,6 +317,15 @@ void GlooWire::forget(uint64_t group) {
   std::lock_guard lock(mutex_);
   WireName first{group, 0, -1, Channel::hello};
   for (auto it = kept_.lower_bound(first); it != kept_.end() && it->first.group == group;) it = kept_.erase(it);
+  dropped_.forget(group);
+}
+
+void GlooWire::drop(uint64_t group, uint64_t first, uint64_t last) {
+  std::lock_guard lock(mutex_);
+  dropped_.add(group, last);
+  auto it = kept_.lower_bound({group, first, -1, Channel::hello});
+  while (it != kept_.end() && it->first.group == group && it->first.number <= last)
+    it = is_data(it->first.channel) ? kept_.erase(it) : std::next(it);
 }
 
 // ---- Waiting

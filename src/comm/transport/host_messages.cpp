@@ -76,13 +76,9 @@ void HostMessages::receive(int from, int64_t tag, Call call, const std::shared_p
 
 std::exception_ptr HostMessages::misfit(const Incoming& m, const Receive& r) const {
   const Piece& to = r.call.out[0];
-  if (m.letter.call.dtype == r.call.dtype && m.letter.count == to.count) return nullptr;
-  return std::make_exception_ptr(
-      MismatchError(fmt::format("rank {} sent {} elements of {} by {}, but rank {} takes {} of {} by {}",
-                                ranks_[static_cast<size_t>(m.from)], m.letter.count, m.letter.call.dtype,
-                                describe(CallFacts{m.letter.call}), ranks_[static_cast<size_t>(me_)], to.count,
-                                r.call.dtype, describe(r.call)),
-                    "recv"));
+  std::string text = message_misfit({ranks_[static_cast<size_t>(m.from)], m.letter.call, m.letter.count},
+                                    {ranks_[static_cast<size_t>(me_)], header_of(brief(r.call)), to.count});
+  return text.empty() ? nullptr : std::make_exception_ptr(MismatchError(text, "recv"));
 }
 
 // A message and who wanted it have met.
@@ -90,7 +86,12 @@ void HostMessages::take(Incoming& m, Receive r, Completed& completed) {
   std::exception_ptr error = misfit(m, r);
   r.work->source = m.from;
   bool offered = m.letter.kind == Kind::offer;
-  if (offered) post(m.from, {.kind = error ? Kind::discard : Kind::ready, .id = m.letter.id});
+  // Who is refused is told by which call.
+  if (offered)
+    post(m.from, {.kind = error ? Kind::discard : Kind::ready,
+                  .id = m.letter.id,
+                  .count = r.call.out[0].count,
+                  .call = header_of(brief(r.call))});
   if (!offered && !error && !m.bytes.empty()) std::memcpy(r.call.out[0].data, m.bytes.data(), m.bytes.size());
   if (!offered || error) {
     completed.emplace_back(std::move(r.work), std::move(error));
@@ -168,7 +169,10 @@ void HostMessages::arrived(const Mail& mail) {
         if (it == offers_.end()) return;  // cancelled: the other side is told
         Offer offer = std::move(offers_.extract(it).mapped());
         if (m.letter.kind == Kind::discard) {
-          completed.emplace_back(std::move(offer.work), nullptr);
+          std::string text =
+              message_misfit({ranks_[static_cast<size_t>(me_)], header_of(brief(offer.call)), offer.call.in[0].count},
+                             {ranks_[static_cast<size_t>(m.from)], m.letter.call, m.letter.count});
+          completed.emplace_back(std::move(offer.work), std::make_exception_ptr(MismatchError(text, "send")));
           break;
         }
         Transfer& t = add_transfer(true, std::move(offer.call), std::move(offer.work));

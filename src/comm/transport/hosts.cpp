@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -44,8 +45,9 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsWorld> world, std::vector<int> ranks
     std::vector<int> here;
     for (int k : layout_.local()) here.push_back(at(k));
     inner_ = world_->local().group(here, id_, kInner);
+    inner_->set_part();
   }
-  facts_.resize(static_cast<size_t>(size()) * block());
+  facts_ = std::make_unique<HostFacts>(world_->wire(), layout_, this->ranks(), id_, inner_.get());
   messages_ = std::make_shared<HostMessages>(*world_, id_, this->ranks(), me_);
   queue_ = std::make_unique<CallQueue>(
       [this](const Call& call, std::chrono::milliseconds timeout) { execute(call, timeout); });
@@ -70,19 +72,26 @@ std::shared_ptr<Transport> HostsGroup::subgroup(int rank, const std::vector<int>
 
 // ---- Waiting
 
-void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Call& call, uint64_t number,
-                          std::chrono::milliseconds timeout) {
+void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Running& running) {
   int me = world_->rank();
-  std::string text =
-      fmt::format("rank {} waited {} in collective {}, {}:", me, seconds(timeout), number, comm::describe(call));
-  std::vector<int> missing;
-  for (int r : ranks())
-    if (r != me && !has_come(r)) missing.push_back(r);
+  std::string text = fmt::format("rank {} waited {} in collective {}, {}:", me, seconds(running.timeout),
+                                 running.number, comm::describe(running.call));
+  std::vector<int> missing, others;
+  for (int k = 0; k < size(); ++k) {
+    if (k != me_) others.push_back(at(k));
+    if (k != me_ && !has_come(k)) missing.push_back(at(k));
+  }
   bool all_came = missing.empty();
-  if (all_came)
-    for (int r : ranks())
-      if (r != me) missing.push_back(r);
-  for (auto& [rank, last] : world_->ask_last_calls(missing, id_)) {
+  auto last_calls = world_->ask_last_calls(all_came ? others : missing, id_);
+  // Whose facts are not here may have come all the same, and be held up by another rank of its host.
+  std::string here = fmt::format("collective {} of this group", running.number);
+  if (!all_came)
+    std::erase_if(last_calls, [&](const auto& last) { return last.second.find(here) != std::string::npos; });
+  if (last_calls.empty()) {
+    all_came = true;
+    last_calls = world_->ask_last_calls(others, id_);
+  }
+  for (auto& [rank, last] : last_calls) {
     text += fmt::format("\n  rank {} {}; {}", rank, all_came ? "came, but not all data did" : "did not come", last);
     if (world_->local().has_ended(rank)) text += "; it has ended";
   }
@@ -91,20 +100,31 @@ void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Call& 
   tutti::fail<TimeoutError>("", "{}", text);
 }
 
-void HostsGroup::await(const std::function<bool()>& ready, const std::function<bool(int)>& has_come, const Call& call,
-                       uint64_t number, Clock::time_point deadline, std::chrono::milliseconds timeout) {
+void HostsGroup::await(const std::function<bool()>& ready, const std::function<bool(int)>& has_come, bool here,
+                       const Running& running) {
   auto come = [&] {
-    if (world_->wire().has_mail()) world_->deliver();
+    if (!here && world_->wire().has_mail()) world_->deliver();
     return ready() || world_->failed();
   };
-  while (!world_->wire().wait(std::min(deadline, Clock::now() + kWatch), come)) {
+  auto wait = [&] {
+    auto until = std::min(running.deadline, Clock::now() + kWatch);
+    return here ? inner_->wait_for(until, come) : world_->wire().wait(until, come);
+  };
+  while (!wait()) {
+    std::vector<int> watched;
+    for (int k = 0; k < size(); ++k)
+      if (!here || layout_.host_of[static_cast<size_t>(k)] == layout_.here()) watched.push_back(k);
     // Where all have come, one that has ended has done its part; a link that breaks now is one that data come by.
-    bool all_came = std::all_of(ranks().begin(), ranks().end(), has_come);
-    auto done = [&](int r) { return all_came ? world_->local().has_ended(r) : has_come(r); };
-    world_->watch(ranks(), done,
-                  fmt::format("taking part in collective {} of a group of {}, which others wait for: {}", number,
-                              size(), comm::describe(call)));
-    if (Clock::now() >= deadline && !come()) time_out(has_come, call, number, timeout);
+    bool all_came = std::all_of(watched.begin(), watched.end(), has_come);
+    for (int& k : watched) k = at(k);
+    auto done = [&](int r) {
+      auto k = std::find(ranks().begin(), ranks().end(), r) - ranks().begin();
+      return all_came ? world_->local().has_ended(r) : has_come(static_cast<int>(k));
+    };
+    world_->watch(watched, done,
+                  fmt::format("taking part in collective {} of a group of {}, which others wait for: {}",
+                              running.number, size(), comm::describe(running.call)));
+    if (Clock::now() >= running.deadline && !come()) time_out(has_come, running);
   }
   if (!ready()) world_->check();
 }
@@ -113,90 +133,116 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
 
 void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   world_->check();
-  uint64_t number = next_++;
+  Running running{call, next_++, Clock::now() + timeout, timeout};
   CallFacts mine = facts_of(call, me_, size());
   ProcessWorld& local = world_->local();
-  ProcessWorld::Noted noted{*local.state(0), local.note(id_, number, mine.header)};
-  auto deadline = Clock::now() + timeout;
-  std::vector<CallFacts> calls = exchange_facts(call, mine, number, timeout);
-  if (auto mismatch = find_mismatch(calls, ranks(), number))
-    tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
-  bool small = std::all_of(calls.begin(), calls.end(),
-                           [&](const CallFacts& c) { return c.header.bytes <= static_cast<int64_t>(most_inline()); });
-  if (small) {
-    finish_small(call, calls);
-  } else {
-    auto all_came = [](int) { return true; };
-    ExchangeContext context{
-        .layout = layout_,
-        .ranks = ranks(),
-        .wire = world_->wire(),
-        .group = id_,
-        .first_part = next_part_,
-        .inner = inner_.get(),
-        .await = [&](const Pending& p) { await([&] { return p.done(); }, all_came, call, number, deadline, timeout); },
-        .time_left =
-            [&] {
-              auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-              return std::max(left, std::chrono::milliseconds(1));
-            }};
-    try {
-      next_part_ += exchange(context, call, calls);
-    } catch (...) {  // nothing may be on its way to or from memory that is no more the call's
-      if (!world_->failed()) world_->fail(world_->rank(), "it could not go on in the middle of a collective");
-      world_->wire().cut();
-      throw;
-    }
+  ProcessWorld::Noted noted{*local.state(0), local.note(id_, running.number, mine.header)};
+  try {
+    carry_out(running, mine);
+  } catch (const MismatchError&) {  // of which nothing is left
+    throw;
+  } catch (...) {  // nothing may be on its way to or from memory that is no more the call's
+    if (!world_->failed()) world_->fail(world_->rank(), "it could not go on in the middle of a collective");
+    world_->wire().cut();
+    throw;
   }
 }
 
-std::vector<CallFacts> HostsGroup::exchange_facts(const Call& call, const CallFacts& mine, uint64_t number,
-                                                  std::chrono::milliseconds timeout) {
-  auto n = static_cast<size_t>(size()), me = static_cast<size_t>(me_), room = CallFacts::room(size());
-  auto block_of = [&](size_t k) { return facts_.data() + k * block(); };
-  std::vector<Pending> come(n);
-  Pending sent;
-  Wire& wire = world_->wire();
-  for (size_t k = 0; k < n; ++k)
-    if (k != me) wire.receive({id_, number, at(static_cast<int>(k)), Channel::facts}, block_of(k), block(), come[k]);
-  mine.write(block_of(me), size());
-  size_t bytes = room;
-  if (mine.header.bytes <= static_cast<int64_t>(most_inline()) && mine.header.bytes > 0)
-    for (const Piece& p : call.kind == Kind::broadcast ? call.out : call.in) {
-      size_t count = static_cast<size_t>(p.count) * size_of(call.dtype);
-      if (count) std::memcpy(block_of(me) + bytes, p.data, count);
-      bytes += count;
-    }
-  // Beginning with the next, so that not all send to the same at once.
-  for (size_t step = 1; step < n; ++step) {
-    size_t k = (me + step) % n;
-    wire.send(at(static_cast<int>(k)), {id_, number, at(me_), Channel::facts}, block_of(me), bytes, sent);
+void HostsGroup::carry_out(const Running& running, const CallFacts& mine) {
+  const Call& call = running.call;
+  HostFacts::Waits waits{
+      .on_wire = [&](const auto& ready, const auto& has_come) { await(ready, has_come, false, running); },
+      .in_memory = [&](const auto& ready, const auto& has_come) { await(ready, has_come, true, running); }};
+  ExchangeContext context = this->context(running);
+  auto known = facts_->tell(call, mine, running.number, waits);
+  std::unique_ptr<Exchange> exchange = begin(context, running, known);
+  bool compared = false;
+  std::optional<std::string> mismatch;
+  auto fit = [&](const std::vector<CallFacts>& calls) {
+    if (!std::exchange(compared, true)) mismatch = find_mismatch(calls, ranks(), running.number);
+    return !mismatch;
+  };
+  count_round();
+  std::vector<CallFacts> calls =
+      facts_->take(waits, [&](const auto& calls) { return !fit(calls) || !exchange || exchange->has_first(); });
+  if (!fit(calls)) {
+    if (exchange) exchange->abandon();
+    clear_away(context, running);
+    tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
   }
-  size_t first = 0;
-  auto all = [&] {
-    while (first < n && come[first].done()) ++first;
-    return first == n && sent.done();
+  auto most = static_cast<int64_t>(facts_->most_inline());
+  if (std::all_of(calls.begin(), calls.end(), [&](const CallFacts& c) { return c.header.bytes <= most; }))
+    return finish_small(call, calls);
+  if (!exchange) exchange = make_exchange(context, call, calls);
+  exchange->confirm(calls);
+  exchange->run();
+}
+
+// After a mismatch: what others sent for nothing is here when their last word is, which follows it. Were it still on
+// its way when this rank ends, its connections would be reset, and with them what others have not read yet.
+void HostsGroup::clear_away(const ExchangeContext& context, const Running& running) {
+  Wire& wire = world_->wire();
+  wire.drop(id_, context.first_part, context.first_part + Exchange::kNumbers - 1);
+  static constexpr char word = 0;
+  std::vector<char> words(static_cast<size_t>(size()));
+  std::vector<Pending> come(static_cast<size_t>(size()));
+  Pending sent;
+  for (size_t k = 0; k < come.size(); ++k) {
+    if (layout_.host_of[k] == layout_.here()) continue;
+    wire.receive({id_, running.number, ranks()[k], Channel::hello}, &words[k], 1, come[k]);
+    wire.send(ranks()[k], {id_, running.number, world_->rank(), Channel::hello}, &word, 1, sent);
+  }
+  auto done = [](const Pending& p) { return p.done(); };
+  await([&] { return std::all_of(come.begin(), come.end(), done) && sent.done(); },
+        [&](int k) { return come[static_cast<size_t>(k)].done(); }, false, running);
+}
+
+ExchangeContext HostsGroup::context(const Running& running) {
+  auto wait = [this, &running](const Pending& p) {
+    await([&] { return p.done(); }, [](int) { return true; }, false, running);
   };
-  auto has_come = [&](int rank) {
-    auto k = std::find(ranks().begin(), ranks().end(), rank) - ranks().begin();
-    return come[static_cast<size_t>(k)].done();
+  auto time_left = [&running] {
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(running.deadline - Clock::now());
+    return std::max(left, std::chrono::milliseconds(1));
   };
-  await(all, has_come, call, number, Clock::now() + timeout, timeout);
-  std::vector<CallFacts> calls;
-  for (size_t k = 0; k < n; ++k) calls.push_back(CallFacts::read(block_of(k), size()));
-  return calls;
+  return {.layout = layout_,
+          .ranks = ranks(),
+          .wire = world_->wire(),
+          .group = id_,
+          .first_part = running.number * Exchange::kNumbers,
+          .inner = inner_.get(),
+          .await = wait,
+          .count_round = [this] { count_round(); },
+          .time_left = time_left};
+}
+
+// The first data of a call that is not small, if those of this host fit: all of its ranks see that alike.
+std::unique_ptr<Exchange> HostsGroup::begin(const ExchangeContext& context, const Running& running,
+                                            const std::vector<std::optional<CallFacts>>& known) {
+  auto most = static_cast<int64_t>(facts_->most_inline());
+  int64_t bytes = 0;
+  for (const auto& facts : known)
+    if (facts) bytes = std::max(bytes, facts->header.bytes);
+  if (running.call.kind == Kind::broadcast) {  // of which only the root gives something, and all know how much
+    bytes = 0;
+    for (const Piece& p : running.call.out) bytes += p.count * static_cast<int64_t>(size_of(running.call.dtype));
+  }
+  if (bytes <= most) return nullptr;
+  auto assumed = assume(known);
+  if (!assumed) return nullptr;
+  auto exchange = make_exchange(context, running.call, *assumed);
+  exchange->begin();
+  return exchange;
 }
 
 void HostsGroup::finish_small(const Call& call, const std::vector<CallFacts>& calls) {
   Streams s = plan_streams(call, me_, calls);
   s.reduction.factors = s.factors;
-  auto data = [&](int rank, int64_t offset) {
-    return facts_.data() + static_cast<size_t>(rank) * block() + CallFacts::room(size()) + offset;
-  };
-  for (const Streams::Copy& c : s.copies) std::memcpy(c.to, data(c.from, c.offset), static_cast<size_t>(c.bytes));
+  for (const Streams::Copy& c : s.copies)
+    std::memcpy(c.to, facts_->data(c.from) + c.offset, static_cast<size_t>(c.bytes));
   std::vector<const void*> sources(static_cast<size_t>(size()));
   for (const Streams::Combine& c : s.combines) {
-    for (int r = 0; r < size(); ++r) sources[static_cast<size_t>(r)] = data(r, c.offset);
+    for (int r = 0; r < size(); ++r) sources[static_cast<size_t>(r)] = facts_->data(r) + c.offset;
     void* target = c.to;
     reduce_into(s.reduction, sources, {&target, 1}, c.count);
   }

@@ -1,21 +1,23 @@
 // Groups of ranks that need not share a host, over an engine (see wire.h).
 //
 // Note [Collectives of hosts]
-// First every rank tells every other the facts of its call, and with them what it gives, if that is little: then the
-// call is done in this one exchange. Otherwise the numbers are cut into a slice for each rank, its owner, and go in
-// rounds of a part of every slice at a time (exchange.h):
+// First every rank tells the facts of its call, and with them what it gives, if that is little: then the call is done
+// in this one exchange (Note [Facts of hosts]). Otherwise the numbers are cut into a slice for each rank, its owner,
+// and go in rounds of a part of every slice at a time (exchange.h):
 // 1. Ranks of a host divide the slices of other hosts among themselves (its carriers), and hand each other, through
 //    shared memory, what they have of them. A carrier adds up what the canonical order allows: the largest subtrees
 //    that its host holds completely. It sends these to the slice's owner.
 // 2. The owner finishes the tree, and sends the result to one carrier on each host that wants it.
 // 3. Carriers hand results around in shared memory.
 // A group without shared memory is one where every rank is a host of its own: the same, without 1 and 3.
+// The first rounds leave right behind the facts, without waiting for those of the others: what comes is used when the
+// facts have come too, and fit, so that comparing them costs no wait of its own (Note [Tentative messages]).
 #pragma once
 
 #include <algorithm>
 
 #include "comm/transport/call_queue.h"
-#include "comm/transport/exchange.h"
+#include "comm/transport/host_facts.h"
 #include "comm/transport/host_messages.h"
 #include "comm/transport/hosts_world.h"
 #include "comm/transport/streams.h"
@@ -42,6 +44,7 @@ class HostsGroup : public Transport {
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
 
+  const HostsWorld& hosts() const { return *world_; }
   /// Mail for this group has come, or messages may have ended.
   void arrived(Mail mail);
   void settle();
@@ -49,21 +52,24 @@ class HostsGroup : public Transport {
   void fail_messages();
 
  private:
-  /// Bytes that go with the facts, to all others: less, the more there are. Numbers behind them are aligned.
-  size_t most_inline() const {
-    size_t share = (64 << 10) / static_cast<size_t>(std::max(1, size() - 1));
-    return std::clamp<size_t>(share / 64 * 64, 8 << 10, 64 << 10);
-  }
-  size_t block() const { return CallFacts::room(size()) + most_inline(); }
-
+  /// A call that is being carried out.
+  struct Running {
+    const Call& call;
+    uint64_t number;
+    Clock::time_point deadline;
+    std::chrono::milliseconds timeout;
+  };
   void execute(const Call& call, std::chrono::milliseconds timeout);
-  std::vector<CallFacts> exchange_facts(const Call& call, const CallFacts& mine, uint64_t number,
-                                        std::chrono::milliseconds timeout);
+  void carry_out(const Running& running, const CallFacts& mine);
+  void clear_away(const ExchangeContext& context, const Running& running);
+  ExchangeContext context(const Running& running);
+  std::unique_ptr<Exchange> begin(const ExchangeContext& context, const Running& running,
+                                  const std::vector<std::optional<CallFacts>>& known);
   void finish_small(const Call& call, const std::vector<CallFacts>& calls);
-  void await(const std::function<bool()>& ready, const std::function<bool(int)>& has_come, const Call& call,
-             uint64_t number, Clock::time_point deadline, std::chrono::milliseconds timeout);
-  [[noreturn]] void time_out(const std::function<bool(int)>& has_come, const Call& call, uint64_t number,
-                             std::chrono::milliseconds timeout);
+  /// has_come(k): of rank k of the group, as far as this one knows. `here`: waits in memory, for ranks of this host.
+  void await(const std::function<bool()>& ready, const std::function<bool(int)>& has_come, bool here,
+             const Running& running);
+  [[noreturn]] void time_out(const std::function<bool(int)>& has_come, const Running& running);
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   int at(int rank) const { return ranks()[static_cast<size_t>(rank)]; }
 
@@ -73,8 +79,8 @@ class HostsGroup : public Transport {
   std::string name_;
   Layout layout_;
   std::shared_ptr<ShmGroup> inner_;  // the members on this host, where it has several
-  uint64_t next_ = 0, next_part_ = 0;
-  std::vector<std::byte> facts_;  // a block for each rank
+  uint64_t next_ = 0;
+  std::unique_ptr<HostFacts> facts_;
   std::shared_ptr<HostMessages> messages_;
   std::mutex subgroups_mutex_;
   std::map<std::vector<int>, uint64_t> subgroups_;

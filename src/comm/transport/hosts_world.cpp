@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "base/check.h"
-#include "base/cores.h"
 #include "comm/transport/hosts.h"
 #include "comm/transport/progress.h"
 #include "comm/transport/shm.h"
@@ -21,10 +20,9 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return {data, data + text.size()};
 }
 
-std::unique_ptr<Wire> make_wire(int rank, int size, const StorePtr& store, const HostsOptions& o) {
-  if (o.engine == "gloo") return make_gloo_wire(rank, size, store, o.address);
-  auto here = std::count(o.host_of.begin(), o.host_of.end(), o.host_of[static_cast<size_t>(rank)]);
-  return make_ucx_wire(rank, size, store, here <= static_cast<int64_t>(process_cores().size()));
+std::unique_ptr<Wire> make_wire(const ProcessWorld& local, const StorePtr& store, const HostsOptions& o) {
+  if (o.engine == "gloo") return make_gloo_wire(local.rank(), local.size(), store, o.address);
+  return make_ucx_wire(local.rank(), local.size(), store, local.spin());
 }
 
 }  // namespace
@@ -60,7 +58,7 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
                    options_.silence);
   keeper_ = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   try {
-    wire_ = make_wire(me, size(), store_, options_);
+    wire_ = make_wire(*local_, store_, options_);
     to_wake_.store(wire_.get());
     shake_hands();
   } catch (const CancelledError&) {  // by the keeper, since a rank has failed
@@ -230,6 +228,11 @@ void HostsWorld::leave() {
   }
   to_carry_.notify_all();
   if (carrier_.joinable()) carrier_.join();
+  {
+    std::lock_guard lock(mutex_);
+    early_.clear();  // nobody will ask for it
+    early_size_ = {};
+  }
   keeper_.request_stop();
   if (keeper_.joinable()) keeper_.join();
 }
@@ -253,8 +256,7 @@ std::shared_ptr<Transport> HostsWorld::group(const std::vector<int>& ranks, uint
     group = freed_elsewhere(std::make_unique<HostsGroup>(shared_from_this(), ranks, id));
     entry = group;
     by_id_[id] = group;
-    auto waiting = early_.find(id);
-    if (waiting != early_.end()) early = std::move(early_.extract(waiting).mapped());
+    early = take_early(id);
   }
   for (Mail& mail : early) group->arrived(std::move(mail));
   return group;
@@ -273,6 +275,9 @@ void HostsWorld::dropped(uint64_t group, const std::shared_ptr<HostMessages>& me
   std::erase_if(moving_, [](const auto& m) { return !m->moving(); });
   auto it = by_id_.find(group);
   if (it != by_id_.end() && it->second.expired()) by_id_.erase(it);
+  take_early(group);
+  dead_.push_back(group);
+  if (dead_.size() > kDead) dead_.pop_front();
 }
 
 // ---- Mail
@@ -322,13 +327,42 @@ void HostsWorld::dispatch(Mail mail) {
     return;
   }
   std::shared_ptr<HostsGroup> group;
+  std::optional<std::string> wrong;
   {
     std::lock_guard lock(mutex_);
     auto it = by_id_.find(mail.name.group);
     if (it != by_id_.end()) group = it->second.lock();
-    if (!group) return early_[mail.name.group].push_back(std::move(mail));
+    if (!group) wrong = keep_early(std::move(mail));
   }
-  group->arrived(std::move(mail));
+  if (group) return group->arrived(std::move(mail));
+  if (wrong) fail(rank(), *wrong);
+}
+
+std::optional<std::string> HostsWorld::keep_early(Mail mail) {
+  if (std::find(dead_.begin(), dead_.end(), mail.name.group) != dead_.end()) return {};
+  if (early_size_.count >= kEarlyCount || early_size_.bytes + mail.bytes.size() > kEarlyBytes)
+    return fmt::format(
+        "it was sent {} messages ({} MB) in groups that it has not made, the last by rank {}, and keeps no more: all "
+        "members of a group must make it (Group::subgroup, split)",
+        early_size_.count + 1, (early_size_.bytes + mail.bytes.size()) >> 20, mail.name.from);
+  ++early_size_.count;
+  early_size_.bytes += mail.bytes.size();
+  early_[mail.name.group].push_back(std::move(mail));
+  return {};
+}
+
+std::vector<Mail> HostsWorld::take_early(uint64_t group) {
+  auto it = early_.find(group);
+  if (it == early_.end()) return {};
+  std::vector<Mail> mails = std::move(early_.extract(it).mapped());
+  early_size_.count -= mails.size();
+  for (const Mail& mail : mails) early_size_.bytes -= mail.bytes.size();
+  return mails;
+}
+
+HostsWorld::Early HostsWorld::early() const {
+  std::lock_guard lock(mutex_);
+  return early_size_;
 }
 
 void HostsWorld::carry() {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <set>
 #include <stop_token>
@@ -72,6 +73,17 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   /// A group is no more. Its messages stay until none is on its way.
   void dropped(uint64_t group, const std::shared_ptr<HostMessages>& messages);
 
+  // Note [Mail for groups to come]
+  // A rank may be sent messages in a group that it has not made yet. They are kept, up to these limits, beyond which
+  // the world fails: the group is one that this rank will never make. What comes for a group that this rank has had,
+  // and has dropped, is thrown away.
+  static constexpr size_t kEarlyBytes = 64 << 20, kEarlyCount = 4096, kDead = 4096;
+  struct Early {
+    size_t bytes = 0, count = 0;
+  };
+  /// What is kept of it now.
+  Early early() const;
+
   /// Mail for a member of a group; kept there until that member has the group.
   void post(int to, uint64_t group, std::vector<std::byte> bytes);
   /// The group has something to look after: by its when_done.
@@ -88,6 +100,9 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   void carry();
   void fail_messages();
   void dispatch(Mail mail);
+  /// Keeps it for a group to come; says what is wrong if there is too much. Wants the mutex.
+  std::optional<std::string> keep_early(Mail mail);
+  std::vector<Mail> take_early(uint64_t group);
   void answer(const Mail& question);
 
   const std::shared_ptr<ProcessWorld> local_;
@@ -99,10 +114,12 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   std::atomic<Wire*> to_wake_{nullptr};
   bool left_ = false;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, std::weak_ptr<HostsGroup>> groups_;
   std::map<uint64_t, std::weak_ptr<HostsGroup>> by_id_;
   std::map<uint64_t, std::vector<Mail>> early_;  // of groups that are not yet made here
+  Early early_size_;
+  std::deque<uint64_t> dead_;  // groups that were, the last kDead of them
   std::map<int, Clock::time_point> ended_since_;
   std::vector<std::shared_ptr<HostMessages>> moving_;  // of groups that are no more
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "comm/group/facts.h"
 
 namespace tutti::comm {
 namespace {
@@ -61,14 +62,14 @@ void Mailboxes::receive(int to, int from, int64_t tag, Call call, const std::sha
 void Mailboxes::move(Waiting& message, Waiting& receive) {
   const Piece &from = message.call.in[0], &to = receive.call.out[0];
   std::exception_ptr errors[2];
-  if (message.call.dtype != receive.call.dtype || from.count != to.count) {
+  bool fits = message.call.dtype == receive.call.dtype && message.call.shape == receive.call.shape;
+  if (!fits) {
+    std::string text =
+        message_misfit({ranks_[static_cast<size_t>(message.from)], header_of(brief(message.call)), from.count},
+                       {ranks_[static_cast<size_t>(receive.box)], header_of(brief(receive.call)), to.count});
     // An error for each, since each is freed by its own rank.
-    for (auto& error : errors)
-      error = std::make_exception_ptr(MismatchError(
-          fmt::format("rank {} sent {} elements of {} by {}, but rank {} takes {} of {} by {}",
-                      ranks_[static_cast<size_t>(message.from)], from.count, message.call.dtype, describe(message.call),
-                      ranks_[static_cast<size_t>(receive.box)], to.count, receive.call.dtype, describe(receive.call)),
-          "recv"));
+    errors[0] = std::make_exception_ptr(MismatchError(text, "send"));
+    errors[1] = std::make_exception_ptr(MismatchError(text, "recv"));
   } else if (to.count > 0) {
     std::memcpy(to.data, message.work ? from.data : message.copy.data(),
                 static_cast<size_t>(to.count) * size_of(receive.call.dtype));

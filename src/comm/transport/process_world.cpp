@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -30,16 +31,30 @@ ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size
       size_(size),
       here_(here > 0 ? here : size),
       timeout_(timeout),
-      spin_(here_ <= static_cast<int>(process_cores().size())),
       state_(std::make_shared<RankState>(rank, size)),
       waits_(shared().waits(size), size, rank),
       pidfds_(static_cast<size_t>(size), -1) {
+  for (int core : process_cores())
+    if (core < SharedWorld::kCores) shared().cores[static_cast<size_t>(core) / 64].fetch_or(uint64_t{1} << core % 64);
+  shared().came.fetch_add(1);
+  state_->spins = [this] { return spin(); };
   shared().member(rank).pid.store(::getpid());
   waits_.enter(rank);
   state_->newest_ended.store(&shared().member(rank).last.ended);
 }
 
+// Who starts ranks may have bound each to cores of its own: what counts is what all of them have together.
+bool ProcessWorld::find_spin() const {
+  const SharedWorld& s = shared();
+  if (s.came.load() < here_) return here_ <= static_cast<int>(process_cores().size());
+  int cores = 0;
+  for (const auto& word : s.cores) cores += std::popcount(word.load());
+  spin_.store(here_ <= cores ? 1 : 0, std::memory_order_relaxed);
+  return here_ <= cores;
+}
+
 ProcessWorld::~ProcessWorld() {
+  state_->spins = nullptr;
   state_->newest_ended.store(nullptr);
   for (int fd : pidfds_)
     if (fd >= 0) ::close(fd);

@@ -1,6 +1,7 @@
 // Ranks that are processes of one host: who they are, who of them has failed.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -40,6 +41,9 @@ struct alignas(64) SharedWorld {
     std::atomic<uint32_t> ended{0};
     LastCall last;
   };
+  static constexpr int kCores = 1024;                      // of higher numbers nothing is known
+  std::array<std::atomic<uint64_t>, kCores / 64> cores{};  // those that some rank may run on, a bit each
+  std::atomic<int32_t> came{0};                            // ranks that have said so
   std::atomic<uint32_t> failing{0}, failed{0};
   int32_t failed_rank = 0;
   char kind[32] = {};  // of the error: its class
@@ -63,7 +67,11 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   const std::string& name() const { return name_; }
-  bool spin() const { return spin_; }
+  /// Whether waiting ranks may keep their cores: there is one for each rank of this host.
+  bool spin() const {
+    int known = spin_.load(std::memory_order_relaxed);
+    return known >= 0 ? known != 0 : find_spin();
+  }
   SharedWorld& shared() const { return *reinterpret_cast<SharedWorld*>(segment_.data()); }
 
   /// `kind`: the class of the error that the rank itself gets.
@@ -97,11 +105,12 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   std::shared_ptr<ShmGroup> group(const std::vector<int>& ranks, uint64_t parent, uint64_t count);
 
  private:
+  bool find_spin() const;
   const Segment segment_;
   const std::string name_;
   const int rank_, size_, here_;
   const std::chrono::milliseconds timeout_;
-  const bool spin_;
+  mutable std::atomic<int> spin_{-1};  // not known before all of this host have come
   const std::shared_ptr<RankState> state_;
   WaitBoard waits_;
   std::mutex watching_, noting_;

@@ -82,13 +82,9 @@ void RingMessages::match(Incoming& m) {
 
 std::exception_ptr RingMessages::misfit(const Incoming& m, const Receive& r) const {
   const Piece& to = r.call.out[0];
-  if (m.header.call.dtype == r.call.dtype && m.header.count == to.count) return nullptr;
-  return std::make_exception_ptr(
-      MismatchError(fmt::format("rank {} sent {} elements of {} by {}, but rank {} takes {} of {} by {}",
-                                ranks_[static_cast<size_t>(m.from)], m.header.count, m.header.call.dtype,
-                                describe(CallFacts{m.header.call}), ranks_[static_cast<size_t>(me_)], to.count,
-                                r.call.dtype, describe(r.call)),
-                    "recv"));
+  std::string text = message_misfit({ranks_[static_cast<size_t>(m.from)], m.header.call, m.header.count},
+                                    {ranks_[static_cast<size_t>(me_)], header_of(brief(r.call)), to.count});
+  return text.empty() ? nullptr : std::make_exception_ptr(MismatchError(text, "recv"));
 }
 
 void RingMessages::deliver(Incoming& m) {

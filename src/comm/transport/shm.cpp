@@ -12,6 +12,11 @@ namespace {
 constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr auto kWatch = std::chrono::milliseconds(20);  // how often a rank that waits looks for dead processes
 
+/// What share() writes in place of facts.
+struct Shown {
+  uint64_t part = 0, bytes = 0;
+};
+
 std::string seconds(std::chrono::nanoseconds time) {
   return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
 }
@@ -154,11 +159,17 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   uint64_t number = next_++;
   std::optional<SmallShape> small;
   if (slots_) small = small_shape(call, me_, size());
+  bool told = small && may_be_uneven(call.kind);
   // First: the others may be waiting for it.
-  if (small) slots_.publish_small(me_, number, call, *small);
+  if (small && !told) slots_.publish_small(me_, number, call, *small);
   CallFacts mine = facts_of(call, me_, size());
-  ProcessWorld::Noted noted{*world_->state(me_), world_->note(id_, number, mine.header)};
+  std::optional<ProcessWorld::Noted> noted;
+  if (!is_part_) noted.emplace(*world_->state(me_), world_->note(id_, number, mine.header));
   counters(me_).calls.store(next_, std::memory_order_release);
+  if (told) {
+    tell(call, mine);
+    slots_.publish_small(me_, number, call, *small);
+  }
   bool done = false;
   if (small) {
     int first = 0;
@@ -168,28 +179,33 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
     };
     bool come = Event::look(world_->spin(), ready);
     event().notify_after_fence();
+    count_round();
     if (!come) await(ready, call, number, timeout);
     done = slots_.finish(me_, number, call, *small);
-  } else if (slots_) {
-    slots_.publish_long(me_, number);
-    event().notify();
   }
-  if (!done) execute_long(call, mine, number, timeout);
+  if (done) return;
+  if (!told) tell(call, mine);
+  if (slots_ && !small) slots_.publish_long(me_, number);
+  event().notify();
+  // Who has waited for stamps of calls that were told before them waits no more.
+  if (!small || !told) count_round();
+  execute_long(call, number, timeout);
 }
 
-void ShmGroup::execute_long(const Call& call, const CallFacts& mine, uint64_t number,
-                            std::chrono::milliseconds timeout) {
-  uint64_t k = next_long_++;
-  CallFacts told = mine;
+void ShmGroup::tell(const Call& call, CallFacts facts) {
   Regions::Place place = regions_->find(call);
-  told.header.region = place.number;
-  told.header.region_offset = place.offset;
-  told.write(facts(me_, k), size());
-  counters(me_).facts.store(k + 1);
-  event().notify();
-  await(&Counters::facts, k + 1, call, number, timeout);
+  facts.header.region = place.number;
+  facts.header.region_offset = place.offset;
+  if (place.number == 0) copy_part(given_by(call, me_), call.dtype, 0);
+  facts.write(this->facts(me_, next_long_), size());
+  counters(me_).facts.store(++next_long_);
+}
+
+void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+  uint64_t told = next_long_;
+  await(&Counters::facts, told, call, number, timeout);
   std::vector<CallFacts> calls;
-  for (int r = 0; r < size(); ++r) calls.push_back(CallFacts::read(facts(r, k), size()));
+  for (int r = 0; r < size(); ++r) calls.push_back(CallFacts::read(facts(r, told - 1), size()));
   if (auto mismatch = find_mismatch(calls, ranks(), number))
     tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
   if (auto region = common_region(calls)) {
@@ -197,6 +213,7 @@ void ShmGroup::execute_long(const Call& call, const CallFacts& mine, uint64_t nu
     counters(me_).parts.store(++next_part_);
     event().notify();
     // Until then others read this rank's part, or write it.
+    count_round();
     await(&Counters::parts, next_part_, call, number, timeout);
   } else {
     move(call, calls, number, timeout);
@@ -259,27 +276,35 @@ void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint6
   Streams s = plan_streams(call, me_, calls);
   s.reduction.factors = s.factors;
   int64_t most = *std::max_element(s.bytes.begin(), s.bytes.end()), parts = (most + kPart - 1) / kPart;
+  // Who names a region has told no data, since mostly all do.
+  bool told = std::all_of(calls.begin(), calls.end(), [](const CallFacts& c) { return c.header.region == 0; });
   for (int64_t i = 0; i < parts; ++i) {
-    if (i == 0) write_part(s, 0);
+    if (i == 0 && !told) write_part(s, 0);
     if (i + 1 < parts) write_part(s, i + 1);
-    await(&Counters::parts, next_part_ + static_cast<uint64_t>(i) + 1, call, number, timeout);
+    if (i > 0 || !told) {
+      count_round();
+      await(&Counters::parts, next_part_ + static_cast<uint64_t>(i) + 1, call, number, timeout);
+    }
     read_part(s, i);
   }
   next_part_ += static_cast<uint64_t>(parts);
 }
 
-void ShmGroup::write_part(const Streams& s, int64_t index) {
-  uint64_t number = next_part_ + static_cast<uint64_t>(index);
+void ShmGroup::copy_part(const Pieces& give, DType dtype, int64_t index) {
+  std::byte* to = part(me_, next_part_ + static_cast<uint64_t>(index));
   int64_t begin = index * kPart, end = begin + kPart, at = 0;
-  auto element = static_cast<int64_t>(size_of(s.reduction.dtype));
-  for (const Piece& p : s.give) {
+  auto element = static_cast<int64_t>(size_of(dtype));
+  for (const Piece& p : give) {
     int64_t bytes = p.count * element, lo = std::max(begin, at), hi = std::min(end, at + bytes);
     if (lo < hi)
-      std::memcpy(part(me_, number) + (lo - begin), static_cast<const std::byte*>(p.data) + (lo - at),
-                  static_cast<size_t>(hi - lo));
+      std::memcpy(to + (lo - begin), static_cast<const std::byte*>(p.data) + (lo - at), static_cast<size_t>(hi - lo));
     at += bytes;
   }
-  counters(me_).parts.store(number + 1);
+}
+
+void ShmGroup::write_part(const Streams& s, int64_t index) {
+  copy_part(s.give, s.reduction.dtype, index);
+  counters(me_).parts.store(next_part_ + static_cast<uint64_t>(index) + 1);
   event().notify();
 }
 
@@ -300,6 +325,23 @@ void ShmGroup::read_part(const Streams& s, int64_t index) {
     void* target = c.to + (lo - c.offset);
     reduce_into(s.reduction, sources, {&target, 1}, (hi - lo) / element);
   }
+}
+
+uint64_t ShmGroup::share(std::span<const std::byte> bytes) {
+  counters(me_).calls.store(++next_, std::memory_order_release);
+  uint64_t number = next_long_;
+  Shown shown{next_part_++, bytes.size()};
+  std::memcpy(facts(me_, number), &shown, sizeof shown);
+  if (!bytes.empty()) std::memcpy(part(me_, shown.part), bytes.data(), bytes.size());
+  counters(me_).facts.store(++next_long_);
+  event().notify();
+  return number;
+}
+
+std::span<const std::byte> ShmGroup::shared(int rank, uint64_t number) const {
+  Shown shown;
+  std::memcpy(&shown, facts(rank, number), sizeof shown);
+  return {part(rank, shown.part), shown.bytes};
 }
 
 void ShmGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) {

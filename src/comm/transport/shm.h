@@ -1,16 +1,21 @@
 // Ranks that are processes of one host: what they give goes through memory that they share.
 //
 // Note [Collectives of processes]
-// Small ones take the way of Note [Small collectives]. For others the ranks first tell each other the facts of their
-// calls, and see whether they fit. Then each rank copies its stream (see streams.h), a part at a time, into its part of
-// the shared memory, and takes what it needs from the others' parts. A part is written while the one before is being
-// read: who has written part k has read part k-2. Before a rank writes part k+1 it has seen that all have written k-1,
-// and so have read k-3; there it goes, so there are four. Nobody
-// touches another's own memory, so a rank can leave at any moment. What lies in memory of the group needs no copies:
-// see Note [Group memory].
+// Small ones take the way of Note [Small collectives]. For others each rank copies its stream (see streams.h), a part
+// at a time, into its part of the shared memory, and takes what it needs from the others' parts. With the first part
+// the ranks tell each other the facts of their calls; who has waited for the first parts of all can see whether the
+// calls fit before it takes anything, so that this costs no wait of its own. Where facts are told and not needed, or do
+// not fit, the part that was told with them is simply written again by the next call. A part is written while the one
+// before is being read: who has written part k has read part k-2. Before a rank writes part k+1 it has seen that all
+// have written k-1, and so have read k-3; there it goes, so there are four. The first part of a call is written when
+// all have written the last of the call before, by which the same holds. Nobody touches another's own memory, so a rank
+// can leave at any moment. What lies in memory of the group needs no copies: see Note [Group memory]; there the first
+// wait says that all parts are ready, and the last that they are free again.
 #pragma once
 
 #include <condition_variable>
+#include <functional>
+#include <span>
 #include <thread>
 
 #include "comm/transport/call_queue.h"
@@ -44,8 +49,22 @@ class ShmGroup : public Transport {
   std::shared_ptr<std::byte> memory(int rank, size_t bytes) override;
   void memory_found() override;
 
+  /// For groups that this one is a part of, which compare their calls themselves: shows bytes to all other ranks. Each
+  /// rank does so in its turn, waits until has_shared() says so of all, and reads what it wants before it calls anything
+  /// else. Returns the number by which the others' are found.
+  static constexpr size_t kShare = 128 << 10;
+  /// It is: what others see of this rank is the call of the whole.
+  void set_part() { is_part_ = true; }
+  uint64_t share(std::span<const std::byte> bytes);
+  bool has_shared(int rank, uint64_t number) const { return counters(rank).facts.load() > number; }
+  std::span<const std::byte> shared(int rank, uint64_t number) const;
+  /// Until ready() says yes, or that time.
+  bool wait_for(Clock::time_point until, const std::function<bool()>& ready) {
+    return event().wait(until, world_->spin(), ready);
+  }
+
  private:
-  static constexpr int64_t kPart = 128 << 10;  // bytes
+  static constexpr int64_t kPart = kShare;
   static constexpr int64_t kLeast = 8 << 10;   // that are worth a rank's coming
   static constexpr uint64_t kParts = 4;
   struct Shared {
@@ -69,13 +88,17 @@ class ShmGroup : public Transport {
 
   /// One call at a time.
   void execute(const Call& call, std::chrono::milliseconds timeout);
-  void execute_long(const Call& call, const CallFacts& mine, uint64_t number, std::chrono::milliseconds timeout);
+  /// Writes the facts of a call, and the first part of this rank's stream, where others see them.
+  void tell(const Call& call, CallFacts facts);
+  /// When this rank has told.
+  void execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   void move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number, std::chrono::milliseconds timeout);
   void move_in_place(const Call& call, const std::vector<CallFacts>& calls, const Regions::Region& region,
                      uint64_t number);
   std::optional<int64_t> take_chunk(uint64_t number, int64_t chunks);
   /// The region that all ranks' calls name.
   std::shared_ptr<Regions::Region> common_region(const std::vector<CallFacts>& calls) const;
+  void copy_part(const Pieces& give, DType dtype, int64_t index);
   void write_part(const Streams& s, int64_t index);
   void read_part(const Streams& s, int64_t index);
   /// Waits until all ranks' counters are at least `value`; throws what is in the way.
@@ -93,6 +116,7 @@ class ShmGroup : public Transport {
   const std::shared_ptr<ProcessWorld> world_;
   const uint64_t id_;
   int me_ = -1;
+  bool is_part_ = false;
   Segment segment_;
   std::string segment_name_;
   Slots slots_;

@@ -32,6 +32,22 @@ int64_t part_of(const Call& call) {
   }
 }
 
+// The shape that all parts have, and whatever has another: ranks that differ in it go the long way, which says so.
+uint64_t mix_shapes(uint64_t hash, const Call& call) {
+  bool gathers = call.kind == Kind::all_gather || call.kind == Kind::gather || call.kind == Kind::all_to_all;
+  bool scatters = call.kind == Kind::scatter || call.kind == Kind::reduce_scatter;
+  if (!gathers && !scatters) {
+    for (size_t t = 1; t < call.out.size(); ++t) hash = mix(hash, call.out[t].shape);
+    return hash;
+  }
+  uint32_t common = (gathers ? call.in : call.out)[0].shape;
+  hash = mix(hash, common);
+  for (const Pieces* pieces : {&call.in, &call.out})
+    for (const Piece& p : *pieces)
+      if (p.shape != common) hash = mix(hash, p.shape);
+  return hash;
+}
+
 // What this rank gives.
 const Pieces& given(const Call& call) { return call.kind == Kind::broadcast ? call.out : call.in; }
 
@@ -40,6 +56,8 @@ void copy(const std::byte* from, const Piece& to, size_t size) {
 }
 
 }  // namespace
+
+bool may_be_uneven(Kind kind) { return kind == Kind::gather || kind == Kind::scatter || kind == Kind::all_to_all; }
 
 std::optional<SmallShape> small_shape(const Call& call, int rank, int size) {
   if (size > kSmallRanks) return {};
@@ -60,6 +78,7 @@ std::optional<SmallShape> small_shape(const Call& call, int rank, int size) {
     for (const Piece& p : call.out) hash = mix(hash, static_cast<uint64_t>(p.count));
     for (int64_t s : call.shape) hash = mix(hash, static_cast<uint64_t>(s));
   }
+  hash = mix_shapes(hash, call);
   if (call.kind == Kind::broadcast && rank != call.root) bytes = 0;
   return SmallShape{hash, bytes};
 }

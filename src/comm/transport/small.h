@@ -6,7 +6,8 @@
 // each other, nobody in the middle, nothing to take back. A rank that has stamped call k has read all of call k-1, so
 // two buffers are enough. Calls that are not small, or not made to wait for, stamp their header as such: who sees one
 // goes the long way with all others, and so does everybody when the signatures differ, since there the calls are
-// compared in full. Whether a call was small is thus known to all ranks alike.
+// compared in full. Whether a call was small is thus known to all ranks alike. (Where ranks that agree may differ in
+// this, they tell what the long way wants before they stamp, and do not wait twice.)
 #pragma once
 
 #include <atomic>
@@ -27,6 +28,9 @@ struct SmallShape {
   uint64_t signature;
   size_t bytes;  // that this rank gives
 };
+/// Collectives of which a rank cannot know whether others give, or take, as much as it does: there a call may be small
+/// for one rank and not for another.
+bool may_be_uneven(Kind kind);
 /// None: the call is too large, or uneven.
 std::optional<SmallShape> small_shape(const Call& call, int rank, int size);
 

@@ -7,13 +7,18 @@ int64_t bytes_of(const Piece& p, DType dtype) { return p.count * static_cast<int
 
 }  // namespace
 
+Pieces given_by(const Call& call, int rank) {
+  Pieces pieces;
+  if (call.kind != Kind::broadcast || rank == call.root)
+    for (const Piece& p : call.kind == Kind::broadcast ? call.out : call.in) pieces.push_back(p);
+  return pieces;
+}
+
 Streams plan_streams(const Call& call, int rank, const std::vector<CallFacts>& calls) {
   Streams s;
   auto n = calls.size(), me = static_cast<size_t>(rank);
   auto element = static_cast<int64_t>(size_of(call.dtype));
-  bool gives = call.kind != Kind::broadcast || rank == call.root;
-  if (gives)
-    for (const Piece& p : call.kind == Kind::broadcast ? call.out : call.in) s.give.push_back(p);
+  s.give = given_by(call, rank);
   for (const CallFacts& c : calls) s.bytes.push_back(c.header.bytes);
 
   s.reduction = {.dtype = call.dtype, .op = call.op};

@@ -28,6 +28,8 @@ struct Streams {
   Reduction reduction;
   std::vector<double> factors;
 };
+/// What this rank's stream is made of.
+Pieces given_by(const Call& call, int rank);
 Streams plan_streams(const Call& call, int rank, const std::vector<CallFacts>& calls);
 
 }  // namespace tutti::comm

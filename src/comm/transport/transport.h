@@ -2,6 +2,7 @@
 // ...).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -34,6 +35,9 @@ class Transport : public std::enable_shared_from_this<Transport> {
   virtual uint64_t id() const = 0;
   /// Of calls that name none.
   virtual std::chrono::milliseconds timeout() const = 0;
+  /// How often this rank has waited for others in collectives, where it could not go on without them. Of what it costs
+  /// to find mismatches, a count says more than a time.
+  uint64_t rounds() const { return rounds_.load(std::memory_order_relaxed); }
 
   /// This rank's part of the next collective; returns when it is done.
   virtual void run(int rank, Call&& call, std::chrono::milliseconds timeout) = 0;
@@ -70,9 +74,11 @@ class Transport : public std::enable_shared_from_this<Transport> {
  protected:
   /// Who should do something for a message, in the world: those that its errors tell of, which are not many.
   std::vector<int> peers_of(const WorkState& message) const;
+  void count_round() { rounds_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   const std::vector<int> ranks_;
+  std::atomic<uint64_t> rounds_{0};
 };
 
 /// A rank's own handle on a group: the one way by which calls reach the transport. Here they meet injected faults and

@@ -51,6 +51,7 @@ class UcxWire final : public Wire {
   void cut() override;
   void flush(std::chrono::milliseconds time) override;
   void forget(uint64_t group) override;
+  void drop(uint64_t group, uint64_t first, uint64_t last) override;
 
  private:
   struct Posted {
@@ -102,6 +103,7 @@ class UcxWire final : public Wire {
   std::vector<ucp_ep_h> endpoints_;
   std::map<WireName, Posted> posted_;
   std::map<WireName, Kept> kept_;
+  Dropped dropped_;
   std::set<Request*> requests_;
   bool cut_ = false, stop_ = false, leading_ = false;
   uint64_t moved_ = 0;  // how often something did
@@ -202,8 +204,9 @@ void UcxWire::start_send(int to, std::unique_ptr<Request> request, const void* d
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = on_sent;
   params.user_data = request.get();
-  // Mail is read from within the handler. Where only TCP is, asking the receiver first costs more than it saves.
-  if (eager_ || request->name.channel == Channel::mail) {
+  // Mail is read from within the handler, and of tentative data nobody need ask. Where only TCP is, asking the receiver
+  // first costs more than it saves.
+  if (eager_ || request->name.channel == Channel::mail || (request->pending && request->pending->tentative)) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     params.flags = UCP_AM_SEND_FLAG_EAGER;
   }
@@ -218,6 +221,7 @@ void UcxWire::start_send(int to, std::unique_ptr<Request> request, const void* d
 
 void UcxWire::send(int to, WireName name, const void* data, size_t bytes, Pending& pending) {
   pending.left.fetch_add(1);
+  count_sent(to);
   std::lock_guard lock(mutex_);
   start_send(to, std::make_unique<Request>(Request{this, name, &pending, {}, false}), data, bytes);
 }
@@ -272,7 +276,7 @@ void UcxWire::receive(const WireName& name, void* to, size_t bytes, Pending& pen
     return;
   }
   Kept kept = std::move(kept_.extract(it).mapped());
-  if (!fits(name, kept.length, bytes)) return set_broken(name.from, "it sent a message of a length that cannot be");
+  if (misfits(name, kept.length, bytes, &pending)) return;
   if (kept.descriptor) return fetch(name, posted, kept.descriptor, kept.length);
   if (kept.length) std::memcpy(to, kept.bytes.data(), kept.length);
   finish(&pending);
@@ -298,6 +302,7 @@ ucs_status_t UcxWire::arrived(const WireName& name, void* data, size_t length, b
   }
   auto it = posted_.find(name);
   if (it == posted_.end()) {
+    if (is_data(name.channel) && dropped_.has(name)) return UCS_OK;
     Kept kept{{}, rendezvous ? data : nullptr, length};
     if (!rendezvous && length) kept.bytes.assign(bytes, bytes + length);
     kept_.emplace(name, std::move(kept));
@@ -305,10 +310,7 @@ ucs_status_t UcxWire::arrived(const WireName& name, void* data, size_t length, b
   }
   Posted posted = it->second;
   posted_.erase(it);
-  if (!fits(name, length, posted.bytes)) {
-    set_broken(name.from, "it sent a message of a length that cannot be");
-    return UCS_OK;
-  }
+  if (misfits(name, length, posted.bytes, posted.pending)) return UCS_OK;
   if (rendezvous) {
     fetch(name, posted, data, length);
     return UCS_INPROGRESS;
@@ -327,6 +329,15 @@ void UcxWire::forget(uint64_t group) {
   std::lock_guard lock(mutex_);
   WireName first{group, 0, -1, Channel::facts};
   for (auto it = kept_.lower_bound(first); it != kept_.end() && it->first.group == group;) it = kept_.erase(it);
+  dropped_.forget(group);
+}
+
+void UcxWire::drop(uint64_t group, uint64_t first, uint64_t last) {
+  std::lock_guard lock(mutex_);
+  dropped_.add(group, last);
+  auto it = kept_.lower_bound({group, first, -1, Channel::hello});
+  while (it != kept_.end() && it->first.group == group && it->first.number <= last)
+    it = is_data(it->first.channel) ? kept_.erase(it) : std::next(it);
 }
 
 void UcxWire::on_broken(void* self, ucp_ep_h ep, ucs_status_t status) {

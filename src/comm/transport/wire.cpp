@@ -52,6 +52,17 @@ void Wire::unattended() {
   if (call) call();
 }
 
+bool Wire::misfits(const WireName& name, size_t length, size_t room, Pending* pending) {
+  if (fits(name, length, room)) return false;
+  if (pending->tentative) {
+    pending->misfit.store(true);
+    finish(pending);
+  } else {
+    set_broken(name.from, "it sent a message of a length that cannot be");
+  }
+  return true;
+}
+
 std::optional<Wire::Broken> Wire::broken(int rank) const {
   std::lock_guard lock(mutex_);
   return broken_[static_cast<size_t>(rank)];

@@ -37,6 +37,12 @@ struct WireName {
 /// Messages on their way: how many. Lives until that is zero, or the wire has been cut.
 struct Pending {
   std::atomic<int64_t> left{0};
+  // Note [Tentative messages]
+  // Data that leave before it is known whether the others make the same call. They are sent without asking the
+  // receiver, who may never want them; one of another length than expected counts as come, since the facts of the call
+  // will say what is wrong; and when they have, drop() clears away what nobody will ask for.
+  bool tentative = false;
+  std::atomic<bool> misfit{false};
   std::function<void()> when_done = {};  // called by whatever thread moves the last; must be quick
   bool done() const { return left.load(std::memory_order_acquire) == 0; }
 };
@@ -48,7 +54,8 @@ struct Mail {
 
 class Wire {
  public:
-  explicit Wire(int rank, int size) : rank_(rank), broken_(static_cast<size_t>(size)) {}
+  explicit Wire(int rank, int size)
+      : rank_(rank), broken_(static_cast<size_t>(size)), sent_(static_cast<size_t>(size)) {}
   virtual ~Wire() = default;
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
@@ -75,6 +82,10 @@ class Wire {
   virtual void flush(std::chrono::milliseconds time) = 0;
   /// Drops what came for a group that is no more.
   virtual void forget(uint64_t group) = 0;
+  /// Drops data (not facts) with these numbers, that came or will come, and those of all smaller numbers.
+  virtual void drop(uint64_t group, uint64_t first, uint64_t last) = 0;
+  /// Messages other than mail that were sent, by the rank they went to: for tests and benchmarks.
+  uint64_t sent(int to) const { return sent_[static_cast<size_t>(to)].load(std::memory_order_relaxed); }
 
   /// What has come, in order; called by one thread at a time.
   std::vector<Mail> take_mail();
@@ -100,6 +111,10 @@ class Wire {
   static bool fits(const WireName& name, size_t length, size_t room) {
     return name.channel == Channel::facts ? length <= room : length == room;
   }
+  static bool is_data(Channel c) { return c == Channel::give || c == Channel::result || c == Channel::part; }
+  /// A message of a length that was not expected; what is to be said of it has been.
+  bool misfits(const WireName& name, size_t length, size_t room, Pending* pending);
+  void count_sent(int to) { sent_[static_cast<size_t>(to)].fetch_add(1, std::memory_order_relaxed); }
   static void finish(Pending* pending) {
     if (!pending) return;
     // Who waits may free it as soon as the count is zero.
@@ -119,11 +134,26 @@ class Wire {
   };
   mutable std::mutex mutex_;
   std::vector<std::optional<Broken>> broken_;
+  std::vector<std::atomic<uint64_t>> sent_;
   std::map<int, Box> boxes_;
   std::vector<Mail> mail_;
   std::function<void()> on_mail_;
   std::atomic<size_t> mails_{0};
   std::atomic<bool> nudged_{false};
+};
+
+/// Which of a group's data nobody wants any more: by drop(). Used under an engine's own mutex.
+class Dropped {
+ public:
+  void add(uint64_t group, uint64_t last) { last_[group] = last; }
+  void forget(uint64_t group) { last_.erase(group); }
+  bool has(const WireName& name) const {
+    auto it = last_.find(name.group);
+    return it != last_.end() && name.number <= it->second;
+  }
+
+ private:
+  std::map<uint64_t, uint64_t> last_;
 };
 
 /// The engines. Each rank publishes what others need to find it in the store, which is a view for this world alone.

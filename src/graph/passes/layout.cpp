@@ -42,7 +42,7 @@ class Layouts {
     constexpr int64_t kLongSum = 4096;
     bool product = n.op && std::any_of(std::begin(kProducts), std::end(kProducts),
                                        [&](const char* name) { return std::strcmp(n.op->name, name) == 0; });
-    if (!product) return false;
+    if (!product || !graph_.exact) return product;
     const Shape &out = graph_.type(n.outputs[0]).sizes, &left = graph_.type(n.inputs[n.inputs.size() - 2]).sizes;
     return out[out.size() - 1] > 1 && out[out.size() - 2] > 1 && left[left.size() - 1] < kLongSum;
   }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "graph/passes/passes.h"
 
@@ -29,13 +28,11 @@ class Overlap {
   }
 
   bool can_start(const Node& n) const {
-    if (!n.op || !n.op->collective || n.writes) return false;
+    if (!n.op || !n.op->can_start || n.writes) return false;
     for (const auto* list : {&n.inputs, &n.outputs})
       for (ValueId v : *list)
         if (v == kNone || graph_.type(v).layout != Layout::strided || !graph_.type(v).device.is_cpu()) return false;
-    constexpr const char* kBegin[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"};
-    return std::any_of(std::begin(kBegin), std::end(kBegin),
-                       [&](const char* name) { return std::strcmp(n.op->name, name) == 0; });
+    return true;
   }
   bool can_pass(const Node& before, const Node& collective) const {
     if (before.kind > Kind::empty || (before.op && before.op->collective)) return false;

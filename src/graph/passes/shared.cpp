@@ -1,6 +1,7 @@
 // The order of passes, and what they share.
 #include "base/check.h"
 #include "graph/passes/passes.h"
+#include "tensor/call.h"
 #include "tensor/impl.h"
 
 namespace tutti::graph {
@@ -86,7 +87,11 @@ std::optional<std::vector<TensorSpec>> infer_types(const Graph& graph, const Nod
     const Type* t = v == kNone ? nullptr : &graph.type(v);
     if (t && t->layout != Layout::strided) return {};
     inputs.push_back(t ? make_tensor(t->sizes, t->strides, t->dtype, DeviceKind::meta) : Tensor());
-    if (t) impl(inputs.back())->number = t->number;
+    if (!t) continue;
+    TensorImpl* x = impl(inputs.back());
+    x->number = t->number;
+    x->offset = t->offset;
+    if (node.op == &clone_operator()) x->device = t->device;  // it asks whether there are values to copy
   }
   for (const Tensor& x : inputs) pointers.push_back(&x);
   TensorList outputs(node.outputs.size());

@@ -59,6 +59,7 @@ const Operator copy_into_op{
         },
     .cpu = [](const Call& c) { copy_into(c.output(), c.input(0)); },
     .gradient = copy_gradient,
+    .in_place = 1,
 };
 
 struct Place {

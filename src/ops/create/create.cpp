@@ -1,4 +1,5 @@
 // New tensors from nothing, from numbers and from foreign memory; and filling.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -35,6 +36,7 @@ Tensor told(Tensor t) {
 }
 Tensor make_new(const char* name, const Shape& sizes, DType dtype, Device device) {
   check_new(sizes, device, name);
+  check_sizes(sizes, name);
   return told(with_memory(name, sizes, dtype, [&] { return make_tensor(sizes, dtype, device); }));
 }
 
@@ -154,6 +156,7 @@ struct Triangle {
 
 Tensor triangle_mask(int64_t rows, int64_t columns, int64_t diagonal, bool lower, Device device) {
   Tensor i = arange(rows, {.device = device}).unsqueeze(1), j = arange(columns, {.device = device}).unsqueeze(0);
+  diagonal = std::clamp(diagonal, -rows, columns);  // further out nothing changes but overflows
   return lower ? j <= i + diagonal : j >= i + diagonal;
 }
 
@@ -254,7 +257,7 @@ Tensor from_blob(const void* data, const Shape& sizes, const Options& options, s
   check<ShapeError>(!strides || strides->size() == sizes.size(), "from_blob",
                     "sizes {} and strides {} differ in length", sizes, strides.value_or(Shape()));
   Shape steps = strides.value_or(contiguous_strides(sizes));
-  for (int64_t s : steps) check<ShapeError>(s >= 0, "from_blob", "strides must not be negative: {}", steps);
+  check_geometry(sizes, steps, 0, "from_blob");
   auto* t = new TensorImpl;
   Tensor result(t);
   t->dtype = dtype;

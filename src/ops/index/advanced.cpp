@@ -241,6 +241,7 @@ const Operator index_put_op{
           if (c.needs(1)) c.set(1, value_gradient(c, where_to));
         },
     .saves_inputs = ~uint32_t{3},
+    .in_place = 1,
 };
 
 // ---- From entries to views and indices

@@ -249,6 +249,7 @@ const Operator scatter_op{
           }
         },
     .saves_inputs = 0b10,
+    .in_place = 1,
 };
 
 void add_lines(const Tensor& out, const Tensor& source, const Tensor& index, int64_t dim) {
@@ -288,6 +289,7 @@ const Operator scatter_add_op{
           if (c.needs(2)) c.set(2, gather(c.grad(), c.as<Along>().dim, c.input(1)));
         },
     .saves_inputs = 0b10,
+    .in_place = 1,
 };
 
 // Of an index into a tensor like the second input: which of its elements no later one repeats.

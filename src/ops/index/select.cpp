@@ -89,6 +89,7 @@ const Operator index_add_op{
           if (c.needs(2)) c.set(2, reshape(index_select(c.grad(), c.as<Along>().dim, c.input(1)), c.input_sizes(2)));
         },
     .saves_inputs = 0b10,
+    .in_place = 1,
 };
 
 // index_copy and index_fill are index_put along one dim.

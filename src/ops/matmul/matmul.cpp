@@ -216,6 +216,7 @@ const Operator addmm_op{
     .cpu = [](const Call& c) { multiply(c.output(), c.input(1), c.input(2), &c.input(0), c.as<Scales>()); },
     .gradient = added_gradient,
     .saves_inputs = 0b110,
+    .in_place = 1,
     .autocast = AutocastPolicy::low_precision,
 };
 
@@ -232,6 +233,7 @@ const Operator baddbmm_op{
     .cpu = [](const Call& c) { multiply(c.output(), c.input(1), c.input(2), &c.input(0), c.as<Scales>()); },
     .gradient = added_gradient,
     .saves_inputs = 0b110,
+    .in_place = 1,
     .autocast = AutocastPolicy::low_precision,
 };
 

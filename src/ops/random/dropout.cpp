@@ -129,6 +129,7 @@ const Operator dropout_op{
           c.set(0, call(dropout_op, {&c.grad(), &state}, c.attributes()));
         },
     .saves_inputs = 0b10,
+    .in_place = 1,
 };
 
 bool drops(const Tensor& x, double p, bool training) {

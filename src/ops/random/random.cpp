@@ -246,6 +246,7 @@ Bell bell(double mean, double std, const Shape& sizes, DType dtype, Device devic
 Device device_of(const Options& o, const Shape& sizes, const char* name) {
   Device device = o.device.value_or(context().device);
   check_new(sizes, device, name);
+  check_sizes(sizes, name);
   return device;
 }
 DType dtype_of_options(const Options& o) { return o.dtype.value_or(context().default_dtype); }

@@ -107,6 +107,7 @@ const Operator cumsum_op{
           Tensor g = c.grad();
           c.set(0, call(cumsum_op, {&g}, attributes(a)));
         },
+    .in_place = 1,
     .autocast = AutocastPolicy::full_precision,
 };
 
@@ -161,6 +162,7 @@ const Operator cumprod_op{
         },
     .saves_inputs = 1,
     .saves_outputs = 1,
+    .in_place = 1,
     .autocast = AutocastPolicy::full_precision,
 };
 

@@ -191,6 +191,7 @@ const Operator softmax_op{
     .cpu = run<Exponential::softmax>,
     .gradient = gradient<softmax_gradient_op>,
     .saves_outputs = 1,
+    .in_place = 1,
     .autocast = AutocastPolicy::full_precision,
 };
 const Operator log_softmax_op{
@@ -199,6 +200,7 @@ const Operator log_softmax_op{
     .cpu = run<Exponential::log_softmax>,
     .gradient = gradient<log_softmax_gradient_op>,
     .saves_outputs = 1,
+    .in_place = 1,
     .autocast = AutocastPolicy::full_precision,
 };
 

@@ -1,7 +1,6 @@
 #include "ops/sparse/arithmetic.h"
 
 #include <cstring>
-#include <string_view>
 
 #include "base/check.h"
 #include "ops/sparse/coalesce.h"
@@ -10,6 +9,9 @@
 #include "tutti/operator.h"
 
 namespace tutti {
+
+using pointwise::SparseForm;
+
 namespace {
 
 // ---- Sums
@@ -88,6 +90,7 @@ const Operator sparse_add_dense_op{
           c.set(0, c.grad());
           c.set(1, c.grad());
         },
+    .in_place = 1,
     .sparse = true,
 };
 
@@ -102,11 +105,6 @@ bool fits_into(const Shape& small, const Shape& large) {
   for (size_t d = 0; d < small.size(); ++d)
     if (small[d] != 1 && small[d] != large[d + missing]) return false;
   return true;
-}
-
-Tensor negated(const Tensor& x) {
-  Tensor result;
-  return sparse_unary("neg", x, result) ? result : neg(x);
 }
 
 bool is_scalar(const Tensor& x) { return !x.is_sparse() && x.dim() == 0; }
@@ -176,31 +174,34 @@ void sparse_assign(Tensor& a, const Tensor& result, const char* name) {
   versioned_storage(impl(a))->wrote(name);
 }
 
-bool sparse_binary(const char* name, const Tensor& a, const Tensor& b, Tensor& result) {
+bool sparse_binary(const pointwise::PointwiseOperator& op, const Tensor& a, const Tensor& b, Tensor& result) {
   if (!a.defined() || !b.defined() || (!a.is_sparse() && !b.is_sparse())) return false;
-  std::string_view op = name;
-  if (op == "add") {
-    result = add_sparse(name, a, b);
-  } else if (op == "sub") {
-    result = add_sparse(name, a, negated(b));
-  } else if (op == "mul") {
-    result = a.is_sparse() ? multiply_sparse(a, b) : multiply_sparse(b, a);
-  } else if (op == "div") {
-    result = divide_sparse(a, b);
-  } else {
-    return false;
+  switch (op.signature.sparse) {
+    case SparseForm::sum:
+      result = add_sparse(op.name, a, b);
+      return true;
+    case SparseForm::difference:
+      result = add_sparse(op.name, a, neg(b));
+      return true;
+    case SparseForm::product:
+      result = a.is_sparse() ? multiply_sparse(a, b) : multiply_sparse(b, a);
+      return true;
+    case SparseForm::quotient:
+      result = divide_sparse(a, b);
+      return true;
+    default:
+      return false;
   }
-  return true;
 }
 
-bool sparse_binary_(const char* name, Tensor& a, const Tensor& b) {
+bool sparse_binary_(const pointwise::PointwiseOperator& op, Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || (!a.is_sparse() && !b.is_sparse())) return false;
-  std::string_view op = name;
+  SparseForm form = op.signature.sparse;
   if (!a.is_sparse()) {
-    if (op != "add" && op != "sub") return false;
-    check_alike(name, a, b);
-    check<ShapeError>(fits_into(b.sizes(), a.sizes()), name, "{} cannot be added to {} in place", b, a);
-    Tensor term = op == "sub" ? negated(b) : b;
+    if (form != SparseForm::sum && form != SparseForm::difference) return false;
+    check_alike(op.name, a, b);
+    check<ShapeError>(fits_into(b.sizes(), a.sizes()), op.name, "{} cannot be added to {} in place", b, a);
+    Tensor term = form == SparseForm::difference ? neg(b) : b;
     if (b.sizes() == a.sizes())
       call_out(sparse_add_dense_op, {&a, &term}, a);
     else
@@ -208,32 +209,21 @@ bool sparse_binary_(const char* name, Tensor& a, const Tensor& b) {
     return true;
   }
   check<GradError>(
-      !grad_enabled() || !(a.requires_grad() || b.requires_grad()), name,
+      !grad_enabled() || !(a.requires_grad() || b.requires_grad()), op.name,
       "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad", a);
   NoGrad guard;
   Tensor result;
-  if (!sparse_binary(name, a, b, result)) return false;
-  sparse_assign(a, result, name);
+  if (!sparse_binary(op, a, b, result)) return false;
+  sparse_assign(a, result, op.name);
   return true;
 }
 
-bool sparse_unary(const char* name, const Tensor& x, Tensor& result) {
-  if (!x.defined() || !x.is_sparse()) return false;
-  struct Known {
-    std::string_view name;
-    Tensor (*function)(const Tensor&);
-    bool linear;  // may be applied to duplicates before they are added
-  };
-  static constexpr Known known[] = {{"neg", neg, true},    {"conj", conj, true},  {"abs", abs, false},
-                                    {"sign", sign, false}, {"sqrt", sqrt, false}, {"square", square, false},
-                                    {"relu", relu, false}};
-  for (const Known& k : known) {
-    if (k.name != name) continue;
-    Tensor a = k.linear ? canonical(x, x) : coalesce(x);
-    result = sparse_with_values(a, k.function(sparse_values(a)));
-    return true;
-  }
-  return false;
+bool sparse_unary(const pointwise::PointwiseOperator& op, const Tensor& x, Tensor& result) {
+  SparseForm form = op.signature.sparse;
+  if (!x.defined() || !x.is_sparse() || (form != SparseForm::linear && form != SparseForm::keeps_zero)) return false;
+  Tensor a = form == SparseForm::linear ? canonical(x, x) : coalesce(x), values = sparse_values(a);
+  result = sparse_with_values(a, call(op, {&values}));
+  return true;
 }
 
 }  // namespace tutti

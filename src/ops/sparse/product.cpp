@@ -29,9 +29,8 @@ int64_t grain_of(int64_t work_each) { return std::max<int64_t>(1, 65536 / std::m
 
 // conj(x) transposed, for x a sparse matrix.
 Tensor adjoint(const Tensor& x) {
-  Tensor t = sparse_transpose(x), result;
-  if (t.is_complex() && sparse_unary("conj", t, result)) return result;
-  return t;
+  Tensor t = sparse_transpose(x);
+  return t.is_complex() ? conj(t) : t;
 }
 
 const Operator sparse_mm_op{

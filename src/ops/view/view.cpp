@@ -412,7 +412,9 @@ Tensor squeeze(const Tensor& x, int64_t dim) {
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
   check_defined(x, "unsqueeze");
-  dim = wrap_dim(dim, x.dim() + 1, "unsqueeze");
+  check<IndexError>(dim >= -x.dim() - 1 && dim <= x.dim(), "unsqueeze",
+                    "there can be no dim {} in {} with one more: use {} to {}", dim, x, -x.dim() - 1, x.dim());
+  if (dim < 0) dim += x.dim() + 1;
   Shape sizes = x.sizes(), strides = x.strides();
   strides.insert(position(dim), dim < x.dim() ? sizes[position(dim)] * strides[position(dim)] : 1);
   sizes.insert(position(dim), 1);
@@ -433,6 +435,7 @@ Tensor expand(const Tensor& x, const Shape& sizes) {
     }
   }
   if (a.sizes == x.sizes()) return x;
+  check_sizes(a.sizes, "expand");
   return call(expand_op, {&x}, attributes(a));
 }
 
@@ -493,9 +496,9 @@ Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, std
   check_defined(x, "as_strided");
   check<ShapeError>(sizes.size() == strides.size(), "as_strided", "sizes {} and strides {} differ in length", sizes,
                     strides);
-  for (int64_t s : strides) check<ValueError>(s >= 0, "as_strided", "strides must not be negative: {}", strides);
   StridedGradient a{x.sizes(), x.strides(), x.storage_offset(), sizes, strides, offset.value_or(x.storage_offset())};
   check<IndexError>(a.offset >= 0, "as_strided", "offset {} is negative", a.offset);
+  check_geometry(sizes, strides, a.offset, "as_strided");
   size_t needed =
       static_cast<size_t>(sizes.product() == 0 ? 0 : a.offset + span_elements(sizes, strides)) * x.element_size();
   check<IndexError>(needed <= x.storage_bytes(), "as_strided",

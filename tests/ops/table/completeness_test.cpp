@@ -32,6 +32,7 @@ const std::map<std::string, std::string> covered_elsewhere = {
     {"adaptive_max_pool1d_with_indices", "under adaptive_max_pool1d"},
     {"adaptive_max_pool2d_with_indices", "under adaptive_max_pool2d"},
     {"adaptive_max_pool3d_with_indices", "under adaptive_max_pool3d"},
+    {"unique", "gives several results: tests/ops/forms_test.cpp"},
     {"same_pads", "takes shapes: tests/ops/conv_test.cpp"},
 };
 
@@ -42,7 +43,7 @@ std::set<std::string> declared_in(const std::string& path) {
   std::set<std::string> names;
   for (std::string line; std::getline(file, line);)
     for (const char* result : {"Tensor ", "Tensor& ", "TensorList ", "ValuesIndices ", "ValuesIndices& ", "Shape ",
-                               "bool ", "RnnResult ", "LstmResult "}) {
+                               "bool ", "RnnResult ", "LstmResult ", "Unique "}) {
       size_t start = std::string(result).size(), end = line.find('(');
       if (!line.starts_with(result) || end == std::string::npos) continue;
       std::string name = line.substr(start, end - start);

@@ -13,7 +13,9 @@ const bool activations = add_rows({
     POINTWISE(elu).on({{-2, 2}, {0.5, 1.5}}).any_zero(),
     POINTWISE(selu).any_zero(),
     POINTWISE(celu).on({{-2, 2}, {0.5, 1.5}}).any_zero(),
-    POINTWISE(gelu).has_limits().any_zero(),
+    POINTWISE(gelu).has_limits().any_zero().differs(
+        "far left it is tiny, not 0",
+        [](auto& x, double ours, double theirs) { return x[0] < -8 && theirs == 0 && std::abs(ours) < 1e-14; }),
     POINTWISE(gelu_tanh).loose(5).has_limits().any_zero(),
     POINTWISE(silu).has_limits().any_zero(),
     POINTWISE(mish).has_limits().any_zero(),

@@ -3,6 +3,7 @@
 #include <llvm/Bitcode/BitcodeReader.h>
 #include <llvm/Config/llvm-config.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/InstIterator.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
@@ -145,6 +146,16 @@ void optimise(llvm::Module& module, llvm::TargetMachine& machine) {
   passes.run(module, modules);
 }
 
+// In kernels that need not have eager's bits, a product that is added to something may become one operation with it.
+// (More would break formulas, whose roundings are meant: adding a large number and taking it away again.)
+void allow_contraction(llvm::Module& module) {
+  for (llvm::Function& f : module) {
+    if (!f.hasFnAttribute("tutti-inexact")) continue;
+    for (llvm::Instruction& i : llvm::instructions(f))
+      if (llvm::isa<llvm::FPMathOperator>(i)) i.setHasAllowContract(true);
+  }
+}
+
 llvm::Expected<llvm::SmallString<0>> generate(llvm::StringRef text, const Level& level, bool assembly) {
   initialise();
   auto machine = machine_for(level);
@@ -153,6 +164,7 @@ llvm::Expected<llvm::SmallString<0>> generate(llvm::StringRef text, const Level&
   auto module = link(context, text, level, **machine);
   if (!module) return module.takeError();
   optimise(**module, **machine);
+  allow_contraction(**module);
   llvm::SmallString<0> bytes;
   llvm::raw_svector_ostream stream(bytes);
   llvm::legacy::PassManager passes;

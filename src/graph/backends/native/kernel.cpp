@@ -2,8 +2,9 @@
 // A kernel is a loop over rows around a loop over a row, of as many elements a step as a register holds. Values are
 // held as eager would hold them between two operators: floats, doubles, 64-bit integers, truths; those of narrower
 // dtypes are rounded after each operator as storing them would, so that nothing but the memory traffic differs from
-// eager. Each step loads its inputs, calls primitives (which are inlined) and stores its outputs; the last of a row is
-// masked. Numbers are operands too: other numbers need no other code.
+// eager; but for graphs that are not exact, where they are rounded only when they are stored. Each step loads its
+// inputs, calls primitives (which are inlined) and stores its outputs; the last of a row is masked. Numbers are
+// operands too: other numbers need no other code.
 #include "graph/backends/native/kernel.h"
 
 #include <fmt/format.h>
@@ -97,8 +98,9 @@ class Writer {
 
   void function() {
     text_ +=
-        "(ptr noalias nocapture readonly %operands, ptr noalias nocapture readonly %strides, i64 %rows, i64 %count) "
-        "{\n";
+        "(ptr noalias nocapture readonly %operands, ptr noalias nocapture readonly %strides, i64 %rows, i64 %count) ";
+    // Such kernels have other names too, since they are called by their text.
+    text_ += graph_.exact ? "{\n" : "\"tutti-inexact\" {\n";
     label("entry");
     if (isa_ != Isa::v4)
       for (size_t k = 0; k < operands(); ++k)
@@ -242,7 +244,8 @@ class Writer {
   void store(size_t k, const std::string& index, const std::string& mask) {
     DType t = type(k).dtype;
     std::string memory = vector(stored(t), lanes_);
-    std::string v = packed(t, held_.at(recipe_.outputs[k - recipe_.inputs.size()])), at = address(k, index);
+    Held h = held_.at(recipe_.outputs[k - recipe_.inputs.size()]);
+    std::string v = packed(t, graph_.exact ? h : rounded(t, h)), at = address(k, index);
     if (mask.empty() && loop_.is_streamed() && *row_ == 'x')
       return line("store {} {}, ptr {}, align {}, !nontemporal !0", memory, v, at,
                   size_of(t) * static_cast<size_t>(lanes_));
@@ -276,14 +279,16 @@ class Writer {
     DType out = graph_.type(s.value).dtype;
     if (s.formula.function.empty()) {
       const Held& from = held_.at(s.formula.inputs[0]);
-      return rounded(out, out == DType::boolean ? truth(from) : converted(from, form_of(out)));
+      return between(out, out == DType::boolean ? truth(from) : converted(from, form_of(out)));
     }
     Form form = form_of(s.formula.kind);
     std::vector<std::string> arguments;
     for (ValueId v : s.formula.inputs) arguments.push_back(converted(held_.at(v), form).name);
     Held result{call(s.formula.function, form, arguments), form};
-    return rounded(out, out == DType::boolean ? truth(result) : result);
+    return between(out, out == DType::boolean ? truth(result) : result);
   }
+  // As the next operator gets it.
+  Held between(DType t, const Held& h) { return !graph_.exact && is_floating(t) ? h : rounded(t, h); }
 
   // The primitive on all lanes: as they are, or half of them at a time.
   std::string call(const std::string& function, Form form, const std::vector<std::string>& arguments) {

@@ -1,0 +1,14 @@
+// Where the processes of a job meet that is on one host, and whose starter says no more than the job's name.
+#pragma once
+
+#include <string>
+
+namespace tutti::comm {
+
+/// The path of the file in which ranks of this job meet; this process is noted among those who came, in a list beside
+/// it. What an earlier job of the same name left behind when it was killed is removed: no process of its list lives.
+std::string join_meeting_file(const std::string& job);
+/// All have come, so that nobody asks any more who has.
+void forget_meeting(const std::string& path);
+
+}  // namespace tutti::comm

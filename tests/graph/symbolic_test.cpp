@@ -1,0 +1,259 @@
+// Batch sizes that were never traced: the graph of others, with eager's bits. See Note [Symbolic batch].
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/backends/native/library.h"
+#include "tests/graph/programs.h"
+#include "tests/support/compare.h"
+#include "tutti/tutti.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+
+Tensor rows(int64_t count, const Shape& rest, uint64_t seed) {
+  manual_seed(seed);
+  Shape sizes = rest;
+  sizes.insert(0, count);
+  return randn(sizes, {.dtype = f64});
+}
+
+/// Runs both with the same rows and seed, and compares results and gradients of the rows and of `parameters`.
+template <class F, class Compiled>
+void compare_step(F& eager, const Compiled& compiled, const Shape& rest, int64_t count, const TensorList& parameters) {
+  SCOPED_TRACE("batch size " + std::to_string(count));
+  TensorList outcomes[2];
+  auto run = [&](auto& f, TensorList& outcome) {
+    for (Tensor p : parameters) p.set_grad({});
+    Tensor x = rows(count, rest, static_cast<uint64_t>(count)).requires_grad_();
+    manual_seed(7);
+    Tensor y = f(x);
+    y.sum().backward();
+    outcome = {y.detach().clone(), x.grad()};
+    for (const Tensor& p : parameters) outcome.push_back(p.grad());
+  };
+  run(eager, outcomes[0]);
+  run(compiled, outcomes[1]);
+  for (size_t i = 0; i < outcomes[0].size(); ++i) {
+    ASSERT_EQ(outcomes[1][i].defined(), outcomes[0][i].defined()) << i;
+    if (!outcomes[0][i].defined()) continue;
+    ASSERT_TRUE(identical(outcomes[1][i], outcomes[0][i])) << i;
+  }
+}
+
+std::vector<std::string> backends() {
+  return graph::native::unavailable().empty() ? std::vector<std::string>{"eager", "native"}
+                                              : std::vector<std::string>{"eager"};
+}
+
+// Everything that one makes of a batch size: views, ranges, divisors, expanded and cut tensors.
+struct Uses : nn::Module<Uses> {
+  nn::Linear in{3, 8, {.dtype = f64}}, out{4, 2, {.dtype = f64}};
+  nn::Parameter shift = ones({1, 8}, {.dtype = f64});
+  TUTTI_FIELDS(in, out, shift)
+
+  Tensor forward(const Tensor& x) {
+    int64_t n = x.size(0);
+    Tensor h = gelu(in(x)) + shift.expand({n, 8});
+    h = h.reshape({n * 2, 4}) * (1.0 / static_cast<double>(n));
+    Tensor t = (out(h).t().reshape({2, n, 2}).transpose(0, 1).reshape({n, 4}) * static_cast<double>(n)).tanh();
+    t = t + arange(n, {.dtype = f64}).unsqueeze(1) + zeros({n, 1}, {.dtype = f64}) - t.mean({0}, true);
+    Tensor later = t.narrow(0, n / n, n - 1);
+    return t.sum({1}) + t.mean() + later.reshape({(n - 1) * 4}).sum() / static_cast<double>(4 * n);
+  }
+};
+
+TEST(Symbolic, BatchSizesBetweenTracedOnesAreNeitherTracedNorCompiled) {
+  for (const std::string& backend : backends()) {
+    SCOPED_TRACE(backend);
+    Uses net;
+    auto f = compile(std::ref(net), {.backend = backend, .dynamic_batch = true});
+    for (int64_t n : {64, 2, 64, 2}) compare_step(net, f, {3}, n, net.parameters());
+    EXPECT_EQ(f.stats().traces, 2);
+    auto generated = graph::native::library_stats().generated;
+    for (int64_t n : {7, 33, 3, 7, 63, 64, 2, 33}) compare_step(net, f, {3}, n, net.parameters());
+    EXPECT_EQ(f.stats().traces, 2) << f.explain();
+    EXPECT_EQ(f.stats().fitted, 4);
+    EXPECT_EQ(f.stats().runs, 10);
+    EXPECT_EQ(f.stats().forward_graphs, 1);
+    EXPECT_EQ(f.stats().recompilations, 0);
+    EXPECT_EQ(f.stats().fallbacks, 0);
+    EXPECT_EQ(graph::native::library_stats().generated, generated);
+    EXPECT_THAT(f.explain(), HasSubstr("4 batch sizes between traced ones were not traced"));
+  }
+}
+
+TEST(Symbolic, OneRowAndNoneAreTracedForThemselves) {
+  for (const std::string& backend : backends()) {
+    SCOPED_TRACE(backend);
+    nn::Linear net(3, 4, {.dtype = f64});
+    auto step = [&](const Tensor& x) { return (net(x) - net(x).sum({0}, true)).reshape({-1}).exp(); };
+    auto f = compile(step, {.backend = backend, .dynamic_batch = true});
+    for (int64_t n : {64, 1, 0, 2, 7, 1, 0, 64}) compare_step(step, f, {3}, n, net.parameters());
+    EXPECT_LE(f.stats().traces, 4) << f.explain();
+  }
+}
+
+TEST(Symbolic, NumbersThatDoNotSimplyFollowAreTraced) {
+  auto square = [](const Tensor& x) { return x * static_cast<double>(x.size(0) * x.size(0)); };
+  auto f = compile(square, {.dynamic_batch = true});
+  for (int64_t n : {3, 6, 5, 4, 9, 7}) compare_step(square, f, {2}, n, {});
+  EXPECT_EQ(f.stats().fitted, 0);
+  EXPECT_EQ(f.stats().traces, 6);
+  EXPECT_EQ(f.stats().recompilations, 5);
+  EXPECT_THAT(f.explain(), HasSubstr("not the graph of another batch size: a number that is used"));
+  EXPECT_THAT(f.explain(), HasSubstr("is 9 for 3 and 36 for 6, which does not simply follow"));
+}
+
+TEST(Symbolic, HalvesOfABatchAreTraced) {
+  auto halves = [](const Tensor& x) {
+    TensorList parts = chunk(x, 2, 0);
+    return parts[0].sum({0}) - parts.back().sum({0}) * 2;
+  };
+  auto f = compile(halves, {.dynamic_batch = true});
+  for (int64_t n : {8, 4, 6, 5, 7, 64, 12}) compare_step(halves, f, {2}, n, {});
+}
+
+TEST(Symbolic, WhatHostCodeDecidesByTheBatchSizeIsKept) {
+  auto decides = [](const Tensor& x) {
+    Tensor y = x.size(0) > 8 ? x * 2 : x.sin() * 3;
+    return y.narrow(0, 0, std::min<int64_t>(y.size(0), 12));
+  };
+  auto f = compile(decides, {.dynamic_batch = true});
+  for (int64_t n : {4, 6, 5, 16, 7, 9, 12, 10, 8, 64, 2, 11, 32, 13, 14, 3}) compare_step(decides, f, {2}, n, {});
+  EXPECT_GT(f.stats().fitted, 4) << f.explain();
+  EXPECT_EQ(f.stats().forward_graphs, f.stats().recompilations + 1);
+}
+
+TEST(Symbolic, ResultsThatAreNoTensorsAreRight) {
+  auto f = compile([](const Tensor& x) { return std::pair(x * 2, x.size(0)); }, {.dynamic_batch = true});
+  for (int64_t n : {9, 2, 5, 6, 2, 9, 5}) EXPECT_EQ(f(rows(n, {2}, 1)).second, n);
+  EXPECT_EQ(f.stats().fitted, 0);
+  EXPECT_THAT(f.explain(), HasSubstr("it returns something else"));
+}
+
+TEST(Symbolic, ANumberThatIsAnArgumentIsGuarded) {
+  auto plus = [](const Tensor& x, int64_t k) { return x + k; };
+  auto f = compile(plus, {.dynamic_batch = true});
+  for (int64_t n : {9, 2, 5})
+    for (int64_t k : {int64_t{1}, n}) EXPECT_TRUE(identical(f(rows(n, {2}, 1), k), plus(rows(n, {2}, 1), k)));
+}
+
+// A parameter whose first dim happens to be the batch size once.
+TEST(Symbolic, OtherArgumentsMayHaveAsManyRows) {
+  auto product = [](const Tensor& x, const Tensor& w) { return matmul(x, w).exp() + x.sum(); };
+  auto f = compile(product, {.dynamic_batch = true});
+  Tensor w = rows(3, {2}, 5);
+  for (int64_t n : {3, 9, 2, 5, 3, 4, 7})
+    EXPECT_TRUE(identical(f(rows(n, {3}, 1), w), product(rows(n, {3}, 1), w))) << n;
+  EXPECT_GT(f.stats().fitted, 0);
+}
+
+TEST(Symbolic, RowsOfALargerTensorAndTransposedOnes) {
+  auto product = [](const Tensor& x) { return (x.t().reshape({-1}) * 2 + x.detach().reshape({-1})).sin(); };
+  auto f = compile(product, {.dynamic_batch = true});
+  Tensor all = rows(100, {3}, 1), wide = rows(3, {100}, 2);
+  for (int64_t n : {40, 2, 9, 17}) {
+    Tensor part = all.narrow(0, n, n), across = wide.narrow(1, n, n).t();
+    EXPECT_TRUE(identical(f(part), product(part))) << n;
+    EXPECT_TRUE(identical(f(across), product(across))) << n;
+  }
+}
+
+// A function that writes its argument, returns views, and is random; with gradients accumulated inside.
+TEST(Symbolic, EffectsAreThoseOfEager) {
+  for (const std::string& backend : backends()) {
+    SCOPED_TRACE(backend);
+    Tensor w = rows(3, {4}, 3).requires_grad_();
+    auto step = [&](const Tensor& x, Tensor target) {
+      Tensor y = dropout(matmul(x, w).tanh(), 0.5, true);
+      y.sum().backward();
+      target.add_(y.detach());
+      return TensorList{target.narrow(0, 1, target.size(0) - 1), y.detach().reshape({-1})};
+    };
+    auto f = compile(step, {.backend = backend, .dynamic_batch = true});
+    for (int64_t n : {64, 64, 2, 2, 7, 33, 7, 8}) {
+      TensorList outcome[2];
+      auto run = [&](const auto& g, TensorList& kept) {
+        Tensor target = rows(n, {4}, 11);
+        w.set_grad(n % 2 ? Tensor() : ones_like(w).detach());
+        manual_seed(static_cast<uint64_t>(n));
+        TensorList results = g(rows(n, {3}, 2), target);
+        results[0].mul_(2);
+        kept = {target, results[0].clone(), results[1], w.grad()};
+      };
+      run(step, outcome[0]);
+      run(f, outcome[1]);
+      for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(identical(outcome[1][i], outcome[0][i])) << n << " " << i;
+    }
+    EXPECT_GT(f.stats().fitted, 0) << f.explain();
+    EXPECT_LE(f.stats().traces, 5) << f.explain();
+  }
+}
+
+struct ConvNet : nn::Module<ConvNet> {
+  nn::Conv2d conv{2, 4, 3, {.padding = 1}};
+  nn::BatchNorm2d norm{4};
+  nn::Linear head{4, 3};
+  TUTTI_FIELDS(conv, norm, head)
+  Tensor forward(const Tensor& x) { return head(max_pool2d(relu(norm(conv(x))), 2).mean({2, 3})); }
+};
+
+TEST(Symbolic, NetworksWithBuffersThatTheyWrite) {
+  ConvNet net, other;
+  {
+    NoGrad no_grad;
+    for (size_t i = 0; i < net.parameters().size(); ++i) other.parameters()[i].copy_(net.parameters()[i]);
+  }
+  auto loss = [](ConvNet& of) {
+    return [&of](const Tensor& x) { return cross_entropy(of(x.to(f32)), zeros({x.size(0)}, {.dtype = i64})); };
+  };
+  auto eager = loss(net), traced = loss(other);
+  auto f = compile(traced, {.dynamic_batch = true});
+  for (int64_t n : {16, 4, 8, 5, 16, 7}) {
+    net.zero_grad(), other.zero_grad();
+    Tensor x = rows(n, {2, 6, 6}, static_cast<uint64_t>(n));
+    Tensor a = eager(x), b = f(x);
+    EXPECT_TRUE(identical(b, a)) << n;
+    a.backward(), b.backward();
+    for (size_t i = 0; i < net.parameters().size(); ++i)
+      EXPECT_TRUE(identical(other.parameters()[i].grad(), net.parameters()[i].grad())) << n << " " << i;
+    for (size_t i = 0; i < net.buffers().size(); ++i)
+      EXPECT_TRUE(identical(other.buffers()[i], net.buffers()[i])) << n << " " << i;
+  }
+  EXPECT_EQ(f.stats().fitted, 3) << f.explain();
+  EXPECT_EQ(f.stats().traces, 2) << f.explain();
+}
+
+TEST(Symbolic, OldSizesAreForgottenAndFittedAgain) {
+  auto f = compile([](const Tensor& x) { return (x * 2).reshape({-1}).sin(); }, {.dynamic_batch = true});
+  for (int64_t n = 200; n >= 2; n = n == 200 ? 2 : 0) f(rows(n, {2}, 1));
+  for (int turn = 0; turn < 2; ++turn)
+    for (int64_t n = 3; n < 100; ++n)
+      ASSERT_TRUE(identical(f(rows(n, {2}, 1)), (rows(n, {2}, 1) * 2).reshape({-1}).sin())) << n;
+  EXPECT_EQ(f.stats().traces, 2);
+  EXPECT_EQ(f.stats().fitted, 2 * 97);
+}
+
+// Each is traced, as it is larger than all before; but not all of them are kept.
+TEST(Symbolic, SizesThatGrow) {
+  nn::Linear net(2, 3, {.dtype = f64});
+  auto step = [&](const Tensor& x) { return net(x).reshape({-1}).sin(); };
+  auto f = compile(step, {.dynamic_batch = true, .limit = 4});
+  for (int turn = 0; turn < 2; ++turn)
+    for (int64_t n = 2; n < 40; ++n) compare_step(step, f, {2}, n, net.parameters());
+  EXPECT_EQ(f.stats().traces, 38);
+  EXPECT_EQ(f.stats().recompilations, 0) << f.explain();
+  EXPECT_LE(f.graphs().size(), 2 * 9);
+}
+
+TEST(Symbolic, RandomProgramsGiveTheBitsOfEagerForManySizes) {
+  int64_t fitted = 0;
+  for (uint64_t seed = 1; seed <= 1200 && !testing::Test::HasFailure(); ++seed)
+    fitted += compare_program(seed, {60, 17, 33, 17, 41, 60, 33, 18, 16});
+  EXPECT_GT(fitted, 1200);
+}
+
+}  // namespace
+}  // namespace tutti::test
