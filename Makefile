@@ -41,7 +41,7 @@ deps-ci: deps
 demo: deps  ## train a small GPT on four ranks: progress, sampled text, a picture of the loss, a trace
 	@$(call configure,release,$(werror))
 	@$(call build,release,example_train_gpt)
-	@build/release/examples/train_gpt --out build $(ARGS)
+	@build/release/examples/train_gpt --out build $(ARGS) && echo "demo took $$SECONDS s"
 
 demo-identical: deps  ## the same on threads, processes and two hosts (network namespaces): equal to the last bit
 	@$(call configure,release,$(werror))

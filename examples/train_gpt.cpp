@@ -26,8 +26,10 @@ void train(const Settings& settings) {
   parallel::DistributedDataParallel gpt(Gpt({.vocabulary = int64_t(letters.size()), .length = 64, .dropout = 0}),
                                         {.bucket_bytes = 256 << 10});
   if (first)
-    std::printf("%zu bytes of text, %zu different characters; a model of %ld parameters on %s\n", text.size(),
-                letters.size(), long(gpt.parameter_count()), to_string(world()).c_str());
+    std::printf(
+        "%zu bytes of text (this repository's own sources), %zu different characters; a model of %ld parameters "
+        "on %s\n",
+        text.size(), letters.size(), long(gpt.parameter_count()), to_string(world()).c_str());
 
   data::SequenceDataset pieces(letters.encode(text), 64, 32);
   data::DataLoader loader(pieces,

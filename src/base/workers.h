@@ -1,4 +1,11 @@
 // Threads that the library starts on a user's behalf: kept for reuse, joined at exit.
+//
+// Note [Threads of devices]
+// There is one set of them for the process, as there is one of cores. It is a cache of threads that do nothing: nobody
+// waits for another's, since who finds none of its device's idle gets a new one, and nothing of a caller stays in a
+// thread (its context comes with the work). What stays is what belongs to the cores: where the thread is bound, and the
+// OpenMP threads it has started. The forward pass of a DataParallel, its backward in the engine and the next
+// DataParallel's forward on one device should find the same: teams of their own would spin against each other.
 #pragma once
 
 #include <condition_variable>

@@ -1,9 +1,14 @@
 // Section C of docs/parity.md: what replicas of a DataParallel keep between runs.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 
+#include "base/cores.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/tutti.h"
 
@@ -95,6 +100,94 @@ TEST_F(ParityCReplicas, Persist) {
   parallel::DataParallel other = net;  // has its own
   other(x);
   EXPECT_EQ(other.module.seen->at(1).scale == run().scale, false);
+}
+
+// Each replica waits in forward until all are there: one after the other they would never be.
+struct Meets : nn::Module<Meets> {
+  static constexpr bool other_members = true;
+  nn::Linear fc{2, 3};
+  TUTTI_FIELDS(fc)
+  struct Hall {
+    std::atomic<int> inside{0};
+    std::array<std::thread::id, 2> threads;
+    std::array<std::vector<int>, 2> cores;
+  };
+  std::shared_ptr<Hall> hall = std::make_shared<Hall>();
+  Tensor forward(const Tensor& x) {
+    auto k = static_cast<size_t>(x.device().index);
+    hall->threads[k] = std::this_thread::get_id();
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    EXPECT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+    hall->cores[k].clear();
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) hall->cores[k].push_back(core);
+    ++hall->inside;
+    auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (hall->inside < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return fc(x);
+  }
+};
+TEST_F(ParityCReplicas, RunAtTheSameTimeOnTheirDevicesCores) {
+  parallel::DataParallel net(Meets{}, {.devices = kTwo});
+  auto& hall = *net.module.hall;
+  for (int i = 0; i < 3; ++i) {
+    hall.inside = 0;
+    net(randn({4, 2})).sum().backward();
+    EXPECT_EQ(hall.inside, 2);
+    EXPECT_NE(hall.threads[0], hall.threads[1]);
+    if (process_cores().size() < 2) continue;  // there is nothing to divide
+    for (int k : {0, 1}) EXPECT_EQ(hall.cores[static_cast<size_t>(k)], cores_list(kTwo[static_cast<size_t>(k)])) << k;
+  }
+}
+
+// Losses that are taken where the outputs lie: each backward brings the gradient of its part, and of no other.
+TEST_F(ParityCReplicas, PartsThatStayHaveGradientsOfTheirOwn) {
+  nn::Linear plain(2, 3);
+  parallel::DataParallel net(plain.clone(), {.devices = kTwo});
+  Tensor x = randn({6, 2});
+  std::vector<Tensor> outputs = net.apart(x);
+  ASSERT_EQ(outputs.size(), 2u);
+  TensorList sums;
+  for (size_t k = 0; k < 2; ++k) {
+    EXPECT_EQ(outputs[k].device(), kTwo[k]);
+    net.zero_grad();
+    plain.zero_grad();
+    outputs[k].square().sum().backward();
+    plain(x.narrow(0, 3 * static_cast<int64_t>(k), 3)).square().sum().backward();
+    EXPECT_EQ(net.module.weight.grad().device(), kTwo[0]);
+    EXPECT_TRUE(allclose(net.module.weight.grad(), plain.weight.grad()));
+    EXPECT_TRUE(allclose(net.module.bias.grad(), plain.bias.grad()));
+    sums.push_back(net.module.weight.grad().clone());
+  }
+  net.zero_grad();
+  outputs = net.apart(x);
+  for (const Tensor& y : outputs) y.square().sum().backward();
+  EXPECT_TRUE(allclose(net.module.weight.grad(), sums[0] + sums[1]));
+}
+
+// Threads that each have a DataParallel, and threads that run the same one, do not disturb each other.
+TEST_F(ParityCReplicas, ServeSeveralThreadsAtOnce) {
+  parallel::DataParallel shared(nn::Linear(2, 3), {.devices = kTwo});
+  auto work = [&](uint64_t seed) {
+    manual_seed(seed);
+    nn::Linear plain(2, 3);
+    parallel::DataParallel own(plain.clone(), {.devices = kTwo});
+    for (int i = 0; i < 20; ++i) {
+      Tensor x = randn({4, 2});
+      own.zero_grad();
+      plain.zero_grad();
+      own(x).square().sum().backward();
+      plain(x).square().sum().backward();
+      EXPECT_TRUE(allclose(own.module.weight.grad(), plain.weight.grad()));
+      NoGrad guard;
+      EXPECT_TRUE(allclose(shared(x), shared.module(x)));
+    }
+  };
+  std::thread other([&] { work(2); }), third([&] { work(3); });
+  work(1);
+  other.join();
+  third.join();
 }
 
 }  // namespace

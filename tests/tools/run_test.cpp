@@ -165,6 +165,33 @@ TEST(Run, SignalsArePassedOn) {
   EXPECT_EQ(lines(p.out()), (std::set<std::string>{"[0] usr", "[1] usr", "[0] term", "[1] term"}));
 }
 
+// The letter of a process's state: T is stopped.
+char state_of(pid_t pid) {
+  std::string line = contents("/proc/" + std::to_string(pid) + "/stat");
+  size_t end = line.rfind(')');
+  return end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
+}
+TEST(Run, StopsAndGoesOn) {
+  Folder folder, gates;
+  std::string gate = gates / "gate";
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  int door = ::open(gate.c_str(), O_RDWR);
+  // They wait without processes of their own: a shell is not seen to stop while one that it starts has.
+  Program p(tutti_run({"-n", "2"}, shell("echo $$ > " + folder.path() + "/$RANK; read line < " + gate)));
+  auto children = pids(folder.path(), 2);
+  for (int round = 0; round < 2; ++round) {
+    p.signal(SIGTSTP);
+    for (pid_t pid : {p.pid(), children[0], children[1]})
+      EXPECT_TRUE(eventually([&] { return state_of(pid) == 'T'; })) << pid;
+    p.signal(SIGCONT);
+    for (pid_t pid : {p.pid(), children[0], children[1]})
+      EXPECT_TRUE(eventually([&] { return state_of(pid) != 'T'; })) << pid;
+  }
+  EXPECT_EQ(::write(door, "\n\n", 2), 2);
+  EXPECT_EQ(p.wait(), 0);
+  ::close(door);
+}
+
 TEST(Run, WhoDoesNotListenIsKilled) {
   Folder ready;
   std::string script = "trap '' TERM INT; echo $$ > " + ready.path() + "/$RANK; while true; do sleep 0.01; done";
@@ -276,6 +303,27 @@ TEST(Run, CoresAreDivided) {
   EXPECT_EQ(lines(bound.out()).size(), 2u);
   EXPECT_EQ(lines(free.out()), lines(all.out()));
   EXPECT_EQ(lines(many.out()), lines(all.out()));  // more than cores: nobody is bound
+}
+
+TEST(Run, OnlyAllowedCoresAreShared) {
+  auto allowed = [](const std::string& text) { return text.substr(text.find_last_of(" \t", text.size() - 2) + 1); };
+  Program mine({"grep", "Cpus_allowed_list", "/proc/self/status"});
+  ASSERT_EQ(mine.wait(), 0);
+  std::string first = allowed(mine.out());
+  first = first.substr(0, first.find_first_of(",-\n"));
+  Program probe({"taskset", "-c", first, "true"});
+  if (probe.wait() != 0) GTEST_SKIP() << "there is no taskset";
+  // One core is allowed, so one rank is started, there.
+  Words words{"taskset", "-c", first};
+  for (const std::string& w : tutti_run({"--plain"}, {"grep", "Cpus_allowed_list", "/proc/self/status"}))
+    words.push_back(w);
+  Program p(words);
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_EQ(lines(p.out()).size(), 1u);
+  EXPECT_EQ(allowed(p.out()), first + "\n");
+  Program info({"taskset", "-c", first, TUTTI_TOOL, "info"});
+  EXPECT_EQ(info.wait(), 0);
+  EXPECT_THAT(info.out(), ContainsRegex("cores +1"));
 }
 
 // ---- Restarts
@@ -483,7 +531,8 @@ TEST_F(Hosts, ANodeThatDoesNotComeIsNamed) {
 TEST(Info, SaysWhatThereIs) {
   Program p({TUTTI_TOOL, "info"});
   EXPECT_EQ(p.wait(), 0);
-  for (const char* word : {"tutti ", "transports     threads, shm", "kernels ", "cores ", "shared memory "})
+  for (const char* word : {"tutti ", "transports     threads, shm", "compiler ", "kernels ", "cores ", "numa nodes ",
+                           "gpus ", "network ", "lo 127.0.0.1", "rdma ", "shared memory "})
     EXPECT_THAT(p.out(), HasSubstr(word));
 }
 

@@ -57,8 +57,10 @@ void Nodes::until(Clock::time_point deadline, const std::string& what, const Try
       if (attempt()) return;
     } catch (const TimeoutError&) {
     }
-    while (int signal = signals_.take())
+    while (int signal = signals_.take()) {
       if (ends_programs(signal)) throw Interrupted{signal};
+      if (signal == SIGTSTP && signals_.input() < 0) ::raise(SIGSTOP);
+    }
     if (Clock::now() >= deadline) throw std::runtime_error(what);
   }
 }

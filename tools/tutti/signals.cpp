@@ -15,7 +15,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
 
 bool is_ignored(int signal) {
   struct sigaction action{};
@@ -24,7 +24,9 @@ bool is_ignored(int signal) {
 
 }  // namespace
 
-bool ends_programs(int signal) { return signal != SIGUSR1 && signal != SIGUSR2; }
+bool ends_programs(int signal) {
+  return signal != SIGUSR1 && signal != SIGUSR2 && signal != SIGTSTP && signal != SIGCONT;
+}
 
 void Descriptor::close() {
   if (fd_ >= 0) ::close(fd_);

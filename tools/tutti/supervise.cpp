@@ -312,6 +312,9 @@ void Supervisor::pass_on(int signal) {
 void Supervisor::obey(int signal) {
   bool again = ending_.signal != 0 && ends_programs(signal);
   pass_on(again ? SIGKILL : signal);  // who asks twice means it
+  // The shell waits for us to stop, too (^Z), and makes us go on (fg). Under another host's orders it is that one's
+  // shell.
+  if (signal == SIGTSTP && signals_.input() < 0) ::raise(SIGSTOP);
   if (!ends_programs(signal)) return;
   if (!ending_.signal) ending_.signal = signal;
   if (!kill_at_) kill_at_ = Clock::now() + options_.grace;
