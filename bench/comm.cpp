@@ -183,5 +183,6 @@ int main(int argc, char** argv) {
   report_hosts(options);
   report_overlap(options);
   report_scale(options);
+  report_failures(options);
   report_summary();
 }

@@ -1,4 +1,4 @@
-// Further figures of bench/comm: many ranks, and overlap.
+// Further figures of bench/comm: many ranks, overlap, and how soon a failure is known.
 #pragma once
 
 #include "bench/support/run.h"
@@ -7,5 +7,6 @@ namespace bench {
 
 void report_scale(const Options& options);
 void report_overlap(const Options& options);
+void report_failures(const Options& options);
 
 }  // namespace bench

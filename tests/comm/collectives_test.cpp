@@ -1,6 +1,7 @@
 // Collectives of ranks that are threads: values, orders, failures.
 #include <atomic>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "tests/comm/ways.h"
@@ -551,6 +552,26 @@ TEST(Failures, WrongArguments) {
     barrier();
   });
 }
+
+#if !defined(TUTTI_SANITIZE_THREAD) && !defined(TUTTI_SANITIZE_ADDRESS)  // which have no room for so many threads
+TEST(ScaleSlow, FourThousandRanks) {
+  std::atomic<int> right = 0;
+  spawn_ranks(4096, [&] {
+    Tensor x = ones({3});
+    all_reduce(x);
+    std::vector<int> ranks(64);
+    std::iota(ranks.begin(), ranks.end(), rank() / 64 * 64);
+    Group row = world().subgroup(ranks);
+    Tensor y = full({1}, rank(), {i64});
+    all_reduce(y, {.op = Reduce::max, .group = row});
+    int next = (rank() + 1) % 4096, last = (rank() + 4095) % 4096;
+    Tensor z = zeros({1}, {i64});
+    for (Work& work : batch_messages({send_op(full({1}, rank()), next), recv_op(z, last)})) work.wait();
+    right += x[2].item<double>() == 4096 && y.item<int>() == rank() / 64 * 64 + 63 && z.item<int>() == last;
+  });
+  EXPECT_EQ(right, 4096);
+}
+#endif
 
 TEST(Scale, AThousandRanksOnFewCores) {
   spawn_ranks(1024, [] {

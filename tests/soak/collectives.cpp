@@ -383,7 +383,7 @@ Round draw_round(uint64_t seed, const std::string& only) {
 // A lost part makes the calls of a rank meet the others' next ones: they do not fit, or give other numbers, or wait for
 // what does not come, or for a rank that has ended. Everything else is a fault of its own.
 bool may_follow_a_drop(const std::string& error) {
-  for (const char* text : {"should be", "is another", "ranks disagree", "waited", "did not come",
+  for (const char* text : {"should be", "is another", "the object of rank", "ranks disagree", "waited", "did not come",
                            "wait for each other in a circle", "ended without", "but rank", "could not begin", "takes "})
     if (error.find(text) != std::string::npos) return error.find("by signal") == std::string::npos;
   return false;
