@@ -47,11 +47,11 @@ void CallQueue::work() {
     queue_.pop_front();
     busy_ = true;
     running_ = next.work.get();
+    waiting_.store(true);
     lock.unlock();
     std::exception_ptr error;
     try {
       std::lock_guard executing(executing_);
-      waiting_.store(true);  // not before: another thread's call would be the one that is asked
       execute_(next.call, next.work->timeout);
     } catch (...) {
       error = std::current_exception();
@@ -99,7 +99,7 @@ bool CallQueue::cancel(const WorkState& work, const std::function<void()>& wake,
 }
 
 void CallQueue::past() {
-  if (!waiting_.load(std::memory_order_relaxed)) return;
+  if (!waiting_.load() || std::this_thread::get_id() != worker_.get_id()) return;
   std::lock_guard lock(mutex_);
   waiting_.store(false);
   asked_.store(false);

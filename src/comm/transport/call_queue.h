@@ -40,7 +40,8 @@ class CallQueue {
   /// still queued. `wake`: what waits looks again.
   bool cancel(const WorkState& work, const std::function<void()>& wake,
               const std::function<void(const Call&)>& cancelled);
-  bool cancel_asked() const { return asked_.load(); }
+  /// The calling thread's own call is: others may be before it, made by threads that wait.
+  bool cancel_asked() const { return asked_.load() && std::this_thread::get_id() == worker_.get_id(); }
   void past();
   [[noreturn]] void leave();
   void stop();
