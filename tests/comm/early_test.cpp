@@ -25,18 +25,17 @@ const comm::HostsWorld& hosts_world() { return dynamic_cast<comm::HostsGroup&>(*
 // Rank 0 sends in a group that rank 1 never makes, until somebody says so.
 void send_into_nowhere(const Way& way, int64_t numbers) {
   std::string text = message_of<RankFailure>([&] {
-    way.spawn(
-        2,
-        [&] {
-          if (rank() == 0) {
-            Group pair = world().subgroup({0, 1});
-            Tensor x = ones({numbers});
-            for (size_t i = 0; i <= comm::HostsWorld::kEarlyCount; ++i) send(x, 1, {.group = pair});
-          }
-          barrier();
-          barrier();  // what came with the last of them is told in the next call
-        },
-        {.timeout = 60s});
+    way.spawn(2,
+              [&] {
+                if (rank() == 0) {
+                  Group pair = world().subgroup({0, 1});
+                  Tensor x = ones({numbers});
+                  for (size_t i = 0; i <= comm::HostsWorld::kEarlyCount; ++i) send(x, 1, {.group = pair});
+                }
+                barrier();
+                barrier();  // what came with the last of them is told in the next call
+              },
+              {.timeout = 60s});
   });
   EXPECT_THAT(text, HasSubstr("in groups that it has not made, the last by rank 0, and keeps no more")) << way.name;
 }
@@ -50,49 +49,47 @@ TEST(EarlyMail, ManyMessagesAreRefused) {
 
 TEST(EarlyMail, IsTakenByTheGroupItIsFor) {
   for (const Way& way : flat_ways())
-    way.spawn(
-        2,
-        [] {
-          Tensor x = full({1000}, 7, {f32});
-          if (rank() == 0) {
-            Group pair = world().subgroup({0, 1});
-            for (int i = 0; i < 5; ++i) send(x, 1, {.group = pair});
-          }
-          barrier();
-          if (rank() == 1) {
-            // What was sent before a barrier need not have come before it.
-            while (hosts_world().early().count < 5) recv_async(x, 0, {.tag = 9}).cancel();
-            EXPECT_GT(hosts_world().early().bytes, 5u * 4000);
-            Group pair = world().subgroup({0, 1});
-            EXPECT_EQ(hosts_world().early().count, 0u);
-            EXPECT_EQ(hosts_world().early().bytes, 0u);
-            for (int i = 0; i < 5; ++i) recv(x, 0, {.group = pair});
-            EXPECT_EQ(x[999].item<float>(), 7);
-          }
-          barrier();
-        },
-        {});
+    way.spawn(2,
+              [] {
+                Tensor x = full({1000}, 7, {f32});
+                if (rank() == 0) {
+                  Group pair = world().subgroup({0, 1});
+                  for (int i = 0; i < 5; ++i) send(x, 1, {.group = pair});
+                }
+                barrier();
+                if (rank() == 1) {
+                  // What was sent before a barrier need not have come before it.
+                  while (hosts_world().early().count < 5) recv_async(x, 0, {.tag = 9}).cancel();
+                  EXPECT_GT(hosts_world().early().bytes, 5u * 4000);
+                  Group pair = world().subgroup({0, 1});
+                  EXPECT_EQ(hosts_world().early().count, 0u);
+                  EXPECT_EQ(hosts_world().early().bytes, 0u);
+                  for (int i = 0; i < 5; ++i) recv(x, 0, {.group = pair});
+                  EXPECT_EQ(x[999].item<float>(), 7);
+                }
+                barrier();
+              },
+              {});
 }
 
 TEST(EarlyMail, OfADroppedGroupIsNotKept) {
   for (const Way& way : flat_ways())
-    way.spawn(
-        2,
-        [] {
-          Tensor x = zeros({1000});
-          Group pair = world().subgroup({0, 1});
-          if (rank() == 1) pair = Group();
-          barrier();
-          if (rank() == 0) {
-            for (int i = 0; i < 50; ++i) send(x, 1, {.group = pair});
-            send(x, 1);  // comes after them
-          } else {
-            recv(x, 0);
-            EXPECT_EQ(hosts_world().early().count, 0u);
-          }
-          barrier();
-        },
-        {});
+    way.spawn(2,
+              [] {
+                Tensor x = zeros({1000});
+                Group pair = world().subgroup({0, 1});
+                if (rank() == 1) pair = Group();
+                barrier();
+                if (rank() == 0) {
+                  for (int i = 0; i < 50; ++i) send(x, 1, {.group = pair});
+                  send(x, 1);  // comes after them
+                } else {
+                  recv(x, 0);
+                  EXPECT_EQ(hosts_world().early().count, 0u);
+                }
+                barrier();
+              },
+              {});
 }
 
 }  // namespace

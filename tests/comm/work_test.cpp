@@ -127,9 +127,7 @@ TEST_P(Works, ACancelledCollectiveFailsTheOthers) {
       all_reduce(x);
     });
   });
-  EXPECT_THAT(text,
-              testing::ContainsRegex("rank 0 failed: it cancelled (collective 0, )?all_reduce\\(f32\\[10\\], sum\\) at "
-                                     "work_test.cpp"));
+  EXPECT_THAT(text, HasSubstr("rank 0 failed: it cancelled all_reduce(f32[10], sum) at work_test.cpp"));
 }
 
 // Some ranks wait where others do not, and some calls are small where others are not: all of them are one sequence.

@@ -26,8 +26,10 @@ class Work {
   bool done() const;
   /// What went wrong, once it is done; null: nothing.
   std::exception_ptr exception() const;
-  /// Ends it with CancelledError if it has not begun; false: too late. A message is taken back and harms nobody. A
-  /// collective cannot be without this rank: all other ranks get RankFailure, which says who cancelled what.
+  /// Ends it with CancelledError, if that is still possible: a collective while some rank has not come to it, a message
+  /// or a receive while the other side has not. False: too late, it goes on as if nothing had been said. A message is
+  /// taken back and harms nobody. A collective cannot be without this rank: all others get RankFailure, which says who
+  /// cancelled what.
   bool cancel();
   /// Of a message that was received: the rank in the group that sent it.
   int source() const;

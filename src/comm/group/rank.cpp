@@ -104,6 +104,10 @@ std::vector<int> Transport::peers_of(const WorkState& message) const {
   return peers;
 }
 
+std::string failure_text(int failed, int told, const std::string& text) {
+  return failed == told ? "this rank counts as failed: " + text : fmt::format("rank {} failed: {}", failed, text);
+}
+
 void Transport::kill(int, const std::string&) { ::raise(SIGKILL); }
 
 RankGroup::RankGroup(std::shared_ptr<Transport> group, int rank, std::shared_ptr<RankState> state)

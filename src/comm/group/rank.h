@@ -14,6 +14,9 @@
 
 namespace tutti::comm {
 
+/// What a rank is told of the world's failure. Of its own it knows, or is told as much: others would say its number.
+std::string failure_text(int failed, int told, const std::string& text);
+
 class RankState {
  public:
   /// Faults and the folder for records are those of the environment; see apply().

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "comm/group/waits.h"
 #include "comm/transport/progress.h"
 
@@ -45,6 +46,8 @@ void CallQueue::work() {
     Queued next = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;
+    running_ = next.work.get();
+    waiting_.store(true);
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -53,7 +56,11 @@ void CallQueue::work() {
     } catch (...) {
       error = std::current_exception();
     }
+    past();  // also of a call that ended before all had come
     next.work->complete(std::move(error));
+    lock.lock();
+    running_ = nullptr;
+    lock.unlock();
     next = {};
     lock.lock();
     busy_ = false;
@@ -70,13 +77,41 @@ bool CallQueue::wait(const WorkState& work, std::optional<Clock::time_point> dea
   return true;
 }
 
-std::optional<Call> CallQueue::withdraw(const WorkState& work) {
-  std::lock_guard lock(mutex_);
+bool CallQueue::cancel(const WorkState& work, const std::function<void()>& wake,
+                       const std::function<void(const Call&)>& cancelled) {
+  std::unique_lock lock(mutex_);
   auto mine = std::find_if(queue_.begin(), queue_.end(), [&](const Queued& q) { return q.work.get() == &work; });
-  if (mine == queue_.end()) return {};
-  Call call = std::move(mine->call);
-  queue_.erase(mine);
-  return call;
+  if (mine != queue_.end()) {
+    Queued taken = std::move(*mine);
+    queue_.erase(mine);
+    lock.unlock();
+    cancelled(taken.call);
+    lock.lock();
+    changed_.notify_all();
+    return true;
+  }
+  if (running_ != &work || !waiting_.load()) return false;
+  asked_.store(true);
+  wake();
+  // Soon: whoever waits for other ranks looks every few milliseconds.
+  changed_.wait(lock, [&] { return running_ != &work || (!waiting_.load() && cancelled_ != &work); });
+  return cancelled_ == &work;
+}
+
+void CallQueue::past() {
+  if (!waiting_.load() || std::this_thread::get_id() != worker_.get_id()) return;
+  std::lock_guard lock(mutex_);
+  waiting_.store(false);
+  asked_.store(false);
+  changed_.notify_all();
+}
+
+void CallQueue::leave() {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = running_;
+  }
+  throw CancelledError("this work was cancelled", "Work::cancel");
 }
 
 void CallQueue::stop() {

@@ -1,6 +1,7 @@
 // Asynchronous collectives of one group, one after the other, on a thread that is started with the first.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -31,8 +32,18 @@ class CallQueue {
   void start(Call call, const std::shared_ptr<WorkState>& work);
   /// Until the work is settled, or that time where there is one.
   bool wait(const WorkState& work, std::optional<Clock::time_point> deadline);
-  /// Takes out what has not begun.
-  std::optional<Call> withdraw(const WorkState& work);
+  // Note [Cancelling]
+  // A collective can be cancelled while some rank has not come to it. One that has not begun here is taken out of the
+  // queue. One that waits for other ranks is asked to end: the transport looks at cancel_asked() while it waits, and
+  // says by past() that all have come, or by leave() that it gives up. Nothing touches the call's memory after either.
+  /// Says whether it was cancelled; then nobody completes the work but this, by `cancelled` with the call where it was
+  /// still queued. `wake`: what waits looks again.
+  bool cancel(const WorkState& work, const std::function<void()>& wake,
+              const std::function<void(const Call&)>& cancelled);
+  /// The calling thread's own call is: others may be before it, made by threads that wait.
+  bool cancel_asked() const { return asked_.load() && std::this_thread::get_id() == worker_.get_id(); }
+  void past();
+  [[noreturn]] void leave();
   void stop();
 
  private:
@@ -48,6 +59,8 @@ class CallQueue {
   std::condition_variable changed_;
   std::deque<Queued> queue_;
   bool busy_ = false, stop_ = false;
+  const WorkState *running_ = nullptr, *cancelled_ = nullptr;
+  std::atomic<bool> waiting_{false}, asked_{false};  // of running_: it may be asked, and was
   std::thread worker_;
 };
 

@@ -104,7 +104,7 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
                        const Running& running) {
   auto come = [&] {
     if (!here && world_->wire().has_mail()) world_->deliver();
-    return ready() || world_->failed();
+    return ready() || world_->failed() || queue_->cancel_asked();
   };
   auto wait = [&] {
     auto until = std::min(running.deadline, Clock::now() + kWatch);
@@ -126,7 +126,10 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
                               running.number, size(), comm::describe(running.call)));
     if (Clock::now() >= running.deadline && !come()) time_out(has_come, running);
   }
-  if (!ready()) world_->check();
+  if (ready()) return;
+  world_->check();
+  world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(running.call)));
+  queue_->leave();
 }
 
 // ---- Collectives
@@ -165,6 +168,7 @@ void HostsGroup::carry_out(const Running& running, const CallFacts& mine) {
   count_round();
   std::vector<CallFacts> calls =
       facts_->take(waits, [&](const auto& calls) { return !fit(calls) || !exchange || exchange->has_first(); });
+  queue_->past();
   if (!fit(calls)) {
     if (exchange) exchange->abandon();
     clear_away(context, running);
@@ -268,12 +272,13 @@ bool HostsGroup::cancel(WorkState& work) {
     work.complete(cancelled);
     return true;
   }
-  auto call = queue_->withdraw(work);
-  if (!call) return false;
-  work.complete(cancelled);
-  world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(*call)));
-  world_->wire().wake();
-  return true;
+  return queue_->cancel(
+      work, [&] { world_->wire().wake(); },
+      [&](const Call& call) {
+        work.complete(cancelled);
+        world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(call)));
+        world_->wire().wake();
+      });
 }
 
 // ---- Messages

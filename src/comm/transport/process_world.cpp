@@ -63,7 +63,7 @@ ProcessWorld::~ProcessWorld() {
 std::exception_ptr ProcessWorld::failure() const {
   SharedWorld& s = shared();
   if (std::string_view(s.kind) == "DeadlockError") return std::make_exception_ptr(DeadlockError(s.text, ""));
-  return std::make_exception_ptr(RankFailure(fmt::format("rank {} failed: {}", s.failed_rank, s.text), ""));
+  return std::make_exception_ptr(RankFailure(failure_text(s.failed_rank, rank_, s.text), ""));
 }
 
 void ProcessWorld::check() const {

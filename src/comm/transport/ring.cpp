@@ -48,22 +48,50 @@ void RingMessages::receive(int from, int64_t tag, Call call, const std::shared_p
   receives_.push_back(std::move(receive));
 }
 
+// What follows what is done, as far as it lies together; empty: nothing.
+std::span<const std::byte> RingMessages::next_of(const Outgoing& m) {
+  uint64_t data_end = sizeof(Header) + m.header.bytes;
+  if (m.done < sizeof(Header)) return std::as_bytes(std::span(&m.header, 1)).subspan(m.done);
+  if (m.done == data_end) return {&m.last, 1};
+  if (m.done > data_end) return {};
+  if (m.last == kTakenBack) return std::span(m.rest).last(data_end - m.done);
+  return {static_cast<const std::byte*>(m.call.in[0].data) + (m.done - sizeof(Header)), data_end - m.done};
+}
+std::span<std::byte> RingMessages::next_of(Incoming& m) {
+  uint64_t data_end = sizeof(Header) + m.header.bytes;
+  if (m.done == data_end) return {&m.last, 1};
+  std::byte* to = m.kept.empty() ? static_cast<std::byte*>(m.receive->call.out[0].data) : m.kept.data();
+  return {to + (m.done - sizeof(Header)), data_end - m.done};
+}
+
+// Who has begun to take it waits for the next.
+void RingMessages::taken_back(Incoming& m) {
+  if (!m.receive) return;
+  Receive again = std::move(*m.receive);
+  auto fits = [&](const Incoming& k) { return k.header.tag == again.tag && (again.from < 0 || k.from == again.from); };
+  auto found = std::find_if(kept_.begin(), kept_.end(), fits);
+  if (found == kept_.end()) {
+    receives_.push_front(std::move(again));
+    return;
+  }
+  found->receive = std::move(again);
+  deliver(*found);
+  kept_.erase(found);
+}
+
 bool RingMessages::push(int to) {
   auto& queue = sends_[static_cast<size_t>(to)];
   Ring& ring = rings_[static_cast<size_t>(me_) * ranks_.size() + static_cast<size_t>(to)];
   bool moved = false;
   while (!queue.empty()) {
     Outgoing& m = queue.front();
-    while (m.done < sizeof(Header) + m.header.bytes) {
-      bool head = m.done < sizeof(Header);
-      const std::byte* from = head ? reinterpret_cast<const std::byte*>(&m.header) + m.done
-                                   : static_cast<const std::byte*>(m.call.in[0].data) + (m.done - sizeof(Header));
-      size_t n = ring.put(from, head ? sizeof(Header) - m.done : m.header.bytes + sizeof(Header) - m.done);
+    for (auto next = next_of(m); !next.empty(); next = next_of(m)) {
+      size_t n = ring.put(next.data(), next.size());
       if (n == 0) return moved;
       m.done += n;
       moved = true;
     }
-    completed_.emplace_back(std::move(m.work), nullptr);
+    if (m.work) completed_.emplace_back(std::move(m.work), nullptr);
     queue.pop_front();
     moved = true;
   }
@@ -99,7 +127,7 @@ bool RingMessages::pull(int from) {
   Ring& ring = rings_[static_cast<size_t>(from) * ranks_.size() + static_cast<size_t>(me_)];
   bool moved = false;
   while (true) {
-    if (!arriving) arriving = Incoming{from, {}, 0, {}, {}};
+    if (!arriving) arriving = Incoming{.from = from, .header = {}, .kept = {}, .receive = {}};
     Incoming& m = *arriving;
     if (!m.known()) {
       size_t n = ring.take(reinterpret_cast<std::byte*>(&m.header) + m.done, sizeof(Header) - m.done);
@@ -111,15 +139,17 @@ bool RingMessages::pull(int from) {
       if (!m.receive || misfit(m, *m.receive)) m.kept.resize(m.header.bytes);
     }
     while (!m.whole()) {
-      uint64_t begin = m.done - sizeof(Header);
-      std::byte* to = m.kept.empty() ? static_cast<std::byte*>(m.receive->call.out[0].data) : m.kept.data();
-      size_t n = ring.take(to + begin, m.header.bytes - begin);
+      auto next = next_of(m);
+      size_t n = ring.take(next.data(), next.size());
       if (n == 0) return moved;
       m.done += n;
       moved = true;
     }
-    if (!m.receive) match(m);  // a receive may have come meanwhile
-    if (m.receive)
+    bool is_one = m.last == kWhole;
+    if (is_one && !m.receive) match(m);  // a receive may have come meanwhile
+    if (!is_one)
+      taken_back(m);
+    else if (m.receive)
       deliver(m);
     else
       kept_.push_back(std::move(m));
@@ -165,8 +195,16 @@ std::optional<RingMessages::Withdrawn> RingMessages::withdraw(const WorkState& w
     }
   for (auto& queue : sends_)
     for (auto it = queue.begin(); it != queue.end(); ++it)
-      if (it->work.get() == &work && (it->done == 0 || always)) {
+      if (it->work.get() == &work) {
         Withdrawn taken{true, describe(it->call)};
+        if (it->done > 0 && !always) {
+          uint64_t begun = it->done < sizeof(Header) ? 0 : it->done - sizeof(Header);
+          const auto* data = static_cast<const std::byte*>(it->call.in[0].data);
+          it->rest.assign(data + std::min(begun, it->header.bytes), data + it->header.bytes);
+          it->last = kTakenBack;
+          it->work = nullptr;
+          return taken;
+        }
         broken_ = broken_ || it->done > 0;
         queue.erase(it);
         return taken;
@@ -187,7 +225,8 @@ std::vector<std::shared_ptr<WorkState>> RingMessages::withdraw_all() {
   std::vector<std::shared_ptr<WorkState>> all;
   for (auto& r : receives_) all.push_back(std::move(r.work));
   for (auto& queue : sends_) {
-    for (auto& m : queue) all.push_back(std::move(m.work));
+    for (auto& m : queue)
+      if (m.work) all.push_back(std::move(m.work));
     queue.clear();
   }
   for (auto& m : arriving_)

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "comm/event.h"
@@ -54,6 +55,9 @@ class RingMessages {
   std::vector<std::shared_ptr<WorkState>> withdraw_all();
 
  private:
+  // The last byte of a message. Who cancels one that has begun to leave goes on with a copy of it, and its receiver is
+  // told at the end that it is none.
+  static constexpr std::byte kWhole{0}, kTakenBack{1};
   struct Header {
     int64_t tag = 0, count = 0;
     uint64_t bytes = 0;
@@ -63,7 +67,9 @@ class RingMessages {
     Header header;
     Call call;
     std::shared_ptr<WorkState> work;
-    uint64_t done = 0;  // bytes of header and data
+    uint64_t done = 0;                 // bytes of header, data and the last byte
+    std::vector<std::byte> rest = {};  // of one that was taken back: what of its data has to go all the same
+    std::byte last{kWhole};
   };
   struct Receive {
     int from;
@@ -74,12 +80,16 @@ class RingMessages {
   struct Incoming {
     int from;
     Header header;
-    uint64_t done = 0;  // bytes of header and data
+    uint64_t done = 0;  // bytes of header, data and the last byte
     std::vector<std::byte> kept;
+    std::byte last{kWhole};
     std::optional<Receive> receive;
     bool known() const { return done >= sizeof(Header); }
-    bool whole() const { return known() && done == sizeof(Header) + header.bytes; }
+    bool whole() const { return known() && done == sizeof(Header) + header.bytes + 1; }
   };
+  static std::span<const std::byte> next_of(const Outgoing& message);
+  static std::span<std::byte> next_of(Incoming& message);
+  void taken_back(Incoming& message);
   bool push(int to);
   bool pull(int from);
   void match(Incoming& message);

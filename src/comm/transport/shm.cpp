@@ -120,7 +120,7 @@ WaitFor ShmGroup::missing(const Call& call, uint64_t number) const {
 
 template <class Ready>
 void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
-  auto come = [&] { return ready() || world_->failed(); };
+  auto come = [&] { return ready() || world_->failed() || queue_.cancel_asked(); };
   if (!Event::look(world_->spin(), come)) {
     auto deadline = Clock::now() + timeout;
     LongWait board(world_->waits(), world_->rank());
@@ -138,7 +138,11 @@ void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std:
       if (Clock::now() >= deadline && !come()) time_out(call, number, timeout);
     }
   }
-  if (!ready()) world_->check();
+  if (ready()) return;
+  world_->check();
+  world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(call)));
+  event().notify();
+  queue_.leave();
 }
 
 void ShmGroup::await(std::atomic<uint64_t> Counters::* counter, uint64_t value, const Call& call, uint64_t number,
@@ -181,6 +185,7 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
     event().notify_after_fence();
     count_round();
     if (!come) await(ready, call, number, timeout);
+    queue_.past();
     done = slots_.finish(me_, number, call, *small);
   }
   if (done) return;
@@ -204,6 +209,7 @@ void ShmGroup::tell(const Call& call, CallFacts facts) {
 void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
   uint64_t told = next_long_;
   await(&Counters::facts, told, call, number, timeout);
+  queue_.past();
   std::vector<CallFacts> calls;
   for (int r = 0; r < size(); ++r) calls.push_back(CallFacts::read(facts(r, told - 1), size()));
   if (auto mismatch = find_mismatch(calls, ranks(), number))
@@ -376,12 +382,13 @@ bool ShmGroup::cancel(WorkState& work) {
     event().notify();
     return true;
   }
-  auto call = queue_.withdraw(work);
-  if (!call) return false;  // others may be reading it already
-  work.complete(cancelled());
-  world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(*call)));
-  event().notify();
-  return true;
+  return queue_.cancel(
+      work, [&] { event().notify(); },
+      [&](const Call& call) {
+        work.complete(cancelled());
+        world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(call)));
+        event().notify();
+      });
 }
 
 // ---- Messages

@@ -50,8 +50,8 @@ class ShmGroup : public Transport {
   void memory_found() override;
 
   /// For groups that this one is a part of, which compare their calls themselves: shows bytes to all other ranks. Each
-  /// rank does so in its turn, waits until has_shared() says so of all, and reads what it wants before it calls anything
-  /// else. Returns the number by which the others' are found.
+  /// rank does so in its turn, waits until has_shared() says so of all, and reads what it wants before it calls
+  /// anything else. Returns the number by which the others' are found.
   static constexpr size_t kShare = 128 << 10;
   /// It is: what others see of this rank is the call of the whole.
   void set_part() { is_part_ = true; }
@@ -65,7 +65,7 @@ class ShmGroup : public Transport {
 
  private:
   static constexpr int64_t kPart = kShare;
-  static constexpr int64_t kLeast = 8 << 10;   // that are worth a rank's coming
+  static constexpr int64_t kLeast = 8 << 10;  // that are worth a rank's coming
   static constexpr uint64_t kParts = 4;
   struct Shared {
     std::atomic<uint32_t> attached{0};

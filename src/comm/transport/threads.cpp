@@ -53,14 +53,14 @@ void World::fail(int rank, const std::string& text, bool deadlock) {
   for (auto& group : groups()) group->abort();
 }
 
-std::exception_ptr World::failure() const {
+std::exception_ptr World::failure(int rank) const {
   std::lock_guard lock(mutex_);
   if (deadlock_) return std::make_exception_ptr(DeadlockError(failure_, ""));
-  return std::make_exception_ptr(RankFailure(fmt::format("rank {} failed: {}", failed_rank_, failure_), ""));
+  return std::make_exception_ptr(RankFailure(failure_text(failed_rank_, rank, failure_), ""));
 }
 
 void World::check() const {
-  if (failed_.load()) std::rethrow_exception(failure());
+  if (failed_.load()) std::rethrow_exception(failure(context().rank));
 }
 
 void World::ended(int rank) {
@@ -480,9 +480,9 @@ void ThreadGroup::abort() {
     }
     for (auto& work : works)
       if (work->posted.load() && leave_early(operation(work->sequence), work->sequence))
-        work->complete(world_->failure());
+        work->complete(failure_of(*work));
   }
-  for (auto& waiting : mailboxes_.withdraw_all()) waiting.work->complete(world_->failure());
+  for (auto& waiting : mailboxes_.withdraw_all()) waiting.work->complete(failure_of(*waiting.work));
   event_.notify();
 }
 
@@ -510,7 +510,7 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
         work.complete(std::make_exception_ptr(TimeoutError(text, "")));
         world_->fail(ranks()[static_cast<size_t>(work.rank)], text);
       }
-      work.complete(world_->failure());
+      work.complete(failure_of(work));
     } else {
       deadline = Clock::time_point::max();  // it is being carried out, and will end
     }
@@ -532,7 +532,7 @@ bool ThreadGroup::cancel(WorkState& work) {
   if (work.done() || !leave_early(op, work.sequence)) return false;
   std::string call = comm::describe(op.calls[static_cast<size_t>(work.rank)]);
   work.complete(cancelled());
-  world_->fail(me, fmt::format("it cancelled collective {}, {}", op.number.load(), call));
+  world_->fail(me, fmt::format("it cancelled {}", call));
   return true;
 }
 
@@ -587,7 +587,7 @@ bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool
                    fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending", me,
                                mine->sends ? "sends" : "waits for", call));
     if (world_->failed()) {
-      work.complete(world_->failure());
+      work.complete(failure_of(work));
       return true;
     }
     std::string whom = peer < 0 ? "any rank" : fmt::format("rank {}", peer);

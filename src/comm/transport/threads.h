@@ -38,7 +38,8 @@ class World : public std::enable_shared_from_this<World> {
   /// The first failure ends all that waits, now and later.
   void fail(int rank, const std::string& text, bool deadlock = false);
   bool failed() const { return failed_.load(); }
-  std::exception_ptr failure() const;
+  /// As it is told to a rank.
+  std::exception_ptr failure(int rank) const;
   /// Throws RankFailure when a rank failed.
   void check() const;
   /// A rank's body has returned.
@@ -96,6 +97,9 @@ class ThreadGroup : public Transport {
 
   void notify() { event_.notify(); }
   /// The world has failed: ends all work that has not begun.
+  std::exception_ptr failure_of(const WorkState& work) const {
+    return world_->failure(ranks()[static_cast<size_t>(work.rank)]);
+  }
   void abort();
 
  private:

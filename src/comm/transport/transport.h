@@ -46,8 +46,8 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// Helps until the work is settled, or the deadline; says whether it is. Without `give_up` the deadline is the end of
   /// the work's time: the world fails, and this throws.
   virtual bool wait(WorkState& work, Clock::time_point deadline, bool give_up) = 0;
-  /// Ends work that has not begun with CancelledError; false: it has begun, or ended. A collective that one rank has
-  /// cancelled can never be, so the others fail.
+  /// Ends work that still needs a rank which has not come with CancelledError; false: all have. A collective that one
+  /// rank has cancelled can never be, so the others fail.
   virtual bool cancel(WorkState& work) = 0;
 
   /// Messages. Those between two ranks with the same tag arrive in order; `from` -1 takes from any.
