@@ -111,9 +111,6 @@ ThreadGroup::ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, u
   }
 }
 
-void ThreadGroup::fail(int rank, const std::string&, const std::string& text) {
-  world_->fail(ranks()[static_cast<size_t>(rank)], text);
-}
 void ThreadGroup::kill(int rank, const std::string& why) { world_->fail(ranks()[static_cast<size_t>(rank)], why); }
 
 std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int>& members) {

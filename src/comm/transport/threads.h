@@ -83,7 +83,7 @@ class ThreadGroup : public Transport {
   ThreadGroup(std::shared_ptr<World> world, std::vector<int> ranks, uint64_t id);
   const char* name() const override { return "threads"; }
   uint64_t id() const override { return id_; }
-  void fail(int rank, const std::string& kind, const std::string& text) override;
+  void fail(int rank, const std::string& /*kind*/, const std::string& text) override { kill(rank, text); }
   void kill(int rank, const std::string& why) override;
   std::chrono::milliseconds timeout() const override { return world_->timeout(); }
 
