@@ -12,6 +12,19 @@ struct Net : nn::Module<Net> {
   Tensor forward(const Tensor& x) { return fc2(gelu(fc1(x))); }
 };
 
+/// Batches of any size: says how many had a graph without being traced.
+int64_t any_batch() {
+  nn::Linear layer(4, 2);
+  auto loss = [&](const Tensor& x, const Tensor& y) { return cross_entropy(layer(x), y); };
+  Tensor x64 = randn({64, 4}), x8 = randn({8, 4}), x37 = randn({37, 4});
+  Tensor y64 = randint(2, {64}), y8 = randint(2, {8}), y37 = randint(2, {37});
+  auto step = compile(loss, {.dynamic_batch = true});
+  step(x64, y64).backward();  // traced
+  step(x8, y8).backward();    // traced: now it is known what depends on the batch size, and how
+  step(x37, y37).backward();  // neither traced nor compiled: stats().fitted
+  return step.stats().fitted;
+}
+
 int main() {
   manual_seed(1);
   Net net, eager = net.clone();
@@ -38,6 +51,6 @@ int main() {
     if (!equal(net.parameters()[i], eager.parameters()[i])) return std::printf("a parameter differs\n"), 1;
 
   std::cout << step.print() << step.explain();
-  std::printf("20 steps, %lld of them from graphs, the same bits as eager\n",
-              static_cast<long long>(step.stats().runs));
+  std::printf("20 steps, %lld of them from graphs, the same bits as eager; batch sizes without a trace: %lld\n",
+              static_cast<long long>(step.stats().runs), static_cast<long long>(any_batch()));
 }

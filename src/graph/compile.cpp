@@ -200,9 +200,10 @@ class CompiledFunction {
   std::shared_ptr<Entry> fit(const std::string& key, const Invocation& call) {
     int64_t batch = batch_of(call);
     std::shared_ptr<Entry> low, high;
+    std::string family = key_of(call, batch);
     {
       std::lock_guard lock(mutex_);
-      auto it = families_.find(key_of(call, batch));
+      auto it = families_.find(family);
       if (batch < 0 || it == families_.end()) return nullptr;
       for (const auto& e : it->second) {
         if (!holds(*e, call)) continue;
@@ -213,7 +214,7 @@ class CompiledFunction {
     if (!low || !high) return nullptr;
     std::string why;
     auto entry = fit_entry(*low, *high, call, batch, make_options(), why);
-    if (!entry) return nullptr;
+    if (!entry || !ready(*entry)) return nullptr;
     entry->facts = facts_of(call);
     std::lock_guard lock(mutex_);
     entries_[key].push_back(entry);

@@ -34,7 +34,9 @@ std::optional<Symbol> fit_integer(int64_t a, int64_t na, int64_t b, int64_t nb) 
   if ((b - a) % (nb - na)) return {};
   int64_t slope = (b - a) / (nb - na), plus = a - slope * na;
   bool simple = plus == 0 || slope == 1 || plus == slope || plus == -slope;
-  if (!simple) return {};
+  // A square, or a product of neighbours, is zero at 0 or 1 just as a multiple is.
+  bool may_be_square = (a == 0 || b == 0) && slope != 1 && slope != -1;
+  if (!simple || may_be_square) return {};
   return Symbol{.slope = slope, .plus = plus};
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
 #include <set>
 
 #include "base/check.h"
@@ -22,8 +23,10 @@ Parameter::Parameter(const Tensor& data, bool requires_grad) {
 }
 
 void Parameter::arrive(const Tensor& value) {
-  static_cast<Tensor&>(*this) = Parameter(value, awaited->requires_grad);
-  awaited->value = *this;
+  static std::mutex mutex;  // copies may make their first call at once
+  std::lock_guard lock(mutex);
+  if (!awaited->value.defined()) awaited->value = Parameter(value, awaited->requires_grad);
+  static_cast<Tensor&>(*this) = awaited->value;
 }
 
 ModuleBase::ModuleBase() = default;

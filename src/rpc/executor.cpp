@@ -111,7 +111,7 @@ void Executor::take(std::unique_lock<std::mutex>& lock) {
   queue_.pop_front();
   queued_.store(queue_.size(), std::memory_order_relaxed);
   // What one thread has found it can often do faster than wake others for it; if not, they come.
-  if (!queue_.empty() && (!found_ || Clock::now() - *found_ > kPatience)) rouse();
+  if (!queue_.empty() && (idle_ == 0 || !found_ || Clock::now() - *found_ > kPatience)) rouse();
   // Somebody must be there to poll while it runs.
   if (link_ && idle_ == 0 && threads_.size() < most_) start_thread();
   lock.unlock();
@@ -232,6 +232,11 @@ void Executor::sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_p
   pass_lead();
 }
 
+// Who was woken to lead and has something else to do passes that on.
+void Executor::let_another_lead() {
+  if (link_ && !leading_ && waiting_ > 0) changed_.notify_one();
+}
+
 bool Executor::wait(FutureCore& future, Clock::time_point until) {
   if (future.done()) return true;
   if (own_executor == this && queued_.load(std::memory_order_relaxed) > 0) {
@@ -253,6 +258,7 @@ bool Executor::wait(FutureCore& future, Clock::time_point until) {
   while (!future.done() && Clock::now() < until) {
     if (may_help() && idle_ == 0 && threads_.size() >= most_) {
       if (!stack_is_deep()) {
+        let_another_lead();
         take(lock);
         continue;
       }
@@ -268,6 +274,7 @@ bool Executor::wait(FutureCore& future, Clock::time_point until) {
       --waiting_;
     }
   }
+  let_another_lead();
   lock.unlock();
   std::lock_guard closing(*gate);
   waiting->store(nullptr);

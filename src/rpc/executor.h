@@ -76,6 +76,7 @@ class Executor {
   void linger(std::unique_lock<std::mutex>& lock, Clock::duration time);
   void led();
   void pass_lead();
+  void let_another_lead();
   void wake_waiting();
   void rouse();
   void sleep_as_leader(std::unique_lock<std::mutex>& lock, Clock::time_point until);

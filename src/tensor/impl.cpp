@@ -138,6 +138,7 @@ void check_sizes(const Shape& sizes, const char* operation) {
 void check_geometry(const Shape& sizes, const Shape& strides, int64_t offset, const char* operation) {
   check_sizes(sizes, operation);
   auto last = static_cast<unsigned __int128>(offset);
+  check<ShapeError>(offset < kMostElements, operation, "the offset {} is too far", offset);
   for (size_t d = 0; d < sizes.size(); ++d) {
     check<ShapeError>(strides[d] >= 0, operation, "strides must not be negative: {}", strides);
     if (sizes[d] > 0) last += static_cast<unsigned __int128>(sizes[d] - 1) * static_cast<uint64_t>(strides[d]);

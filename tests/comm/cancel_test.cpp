@@ -112,8 +112,11 @@ TEST_P(Cancel, ARankIsNotToldOfItselfAsOfAnother) {
   EXPECT_THROW(
       spawn(2,
             [] {
-              if (rank() == 1) return barrier();
               Tensor x = ones({3});
+              if (rank() == 1) {  // which must not have come to the collective before it is cancelled
+                EXPECT_THROW(recv(x, 0, {.tag = 1}), RankFailure);
+                return barrier();
+              }
               Work other = recv_async(x, 1), work = all_reduce_async(ones({3}));
               EXPECT_TRUE(work.cancel());
               for (auto& text :

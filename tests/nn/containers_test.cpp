@@ -86,9 +86,9 @@ TEST(Containers, ListsAndMapsArePartOfTheTree) {
 TEST(Containers, GrowAndKeepTheirState) {
   Branches net;
   net.list.push_back(Linear(2, 2));
-  net.heads["c"] = Linear(2, 5);
+  net.heads.insert("c", Linear(2, 5));
   net.scales.push_back(Parameter(full({3}, 2)));
-  net.shifts["z"] = Parameter(ones({1}));
+  net.shifts.insert("z", Parameter(ones({1})));
   Branches other = net.clone();
   {
     NoGrad guard;

@@ -43,6 +43,11 @@ void CallQueue::work() {
       changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     }
     if (queue_.empty()) return;
+    // While a thread's own call is on its way the next one stays in the queue, from where it can be taken.
+    lock.unlock();
+    std::unique_lock executing(executing_);
+    lock.lock();
+    if (queue_.empty()) continue;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;
@@ -51,11 +56,11 @@ void CallQueue::work() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      std::lock_guard executing(executing_);
       execute_(next.call, next.work->timeout);
     } catch (...) {
       error = std::current_exception();
     }
+    executing.unlock();
     past();  // also of a call that ended before all had come
     next.work->complete(std::move(error));
     lock.lock();

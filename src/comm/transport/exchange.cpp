@@ -517,6 +517,8 @@ std::optional<std::vector<CallFacts>> assume(const std::vector<std::optional<Cal
     int64_t given = 0;
     other.in.resize(known.size());
     other.out.resize(known.size());
+    other.in_shapes.assign(known.size(), 0);  // of none, which fits all
+    other.out_shapes.assign(known.size(), 0);
     for (size_t j = 0; j < known.size(); ++j)
       if (known[j]) {
         other.in[j] = known[j]->out.empty() ? 0 : known[j]->out[k];

@@ -129,6 +129,7 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
   if (ready()) return;
   world_->check();
   world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(running.call)));
+  world_->wire().cut();  // nothing may come into what is freed on the way out
   queue_->leave();
 }
 
@@ -159,6 +160,16 @@ void HostsGroup::carry_out(const Running& running, const CallFacts& mine) {
   ExchangeContext context = this->context(running);
   auto known = facts_->tell(call, mine, running.number, waits);
   std::unique_ptr<Exchange> exchange = begin(context, running, known);
+  // Goes before the exchange, whose memory others may be writing into where it ends in the middle.
+  struct CutOff {
+    HostsWorld& world;
+    bool clean = false;
+    ~CutOff() {
+      if (clean) return;
+      if (!world.failed()) world.fail(world.rank(), "it could not go on in the middle of a collective");
+      world.wire().cut();
+    }
+  } cut_off{*world_};
   bool compared = false;
   std::optional<std::string> mismatch;
   auto fit = [&](const std::vector<CallFacts>& calls) {
@@ -172,14 +183,18 @@ void HostsGroup::carry_out(const Running& running, const CallFacts& mine) {
   if (!fit(calls)) {
     if (exchange) exchange->abandon();
     clear_away(context, running);
+    cut_off.clean = true;
     tutti::fail<MismatchError>(comm::name(call.kind), "{}", *mismatch);
   }
   auto most = static_cast<int64_t>(facts_->most_inline());
-  if (std::all_of(calls.begin(), calls.end(), [&](const CallFacts& c) { return c.header.bytes <= most; }))
-    return finish_small(call, calls);
-  if (!exchange) exchange = make_exchange(context, call, calls);
-  exchange->confirm(calls);
-  exchange->run();
+  if (std::all_of(calls.begin(), calls.end(), [&](const CallFacts& c) { return c.header.bytes <= most; })) {
+    finish_small(call, calls);
+  } else {
+    if (!exchange) exchange = make_exchange(context, call, calls);
+    exchange->confirm(calls);
+    exchange->run();
+  }
+  cut_off.clean = true;
 }
 
 // After a mismatch: what others sent for nothing is here when their last word is, which follows it. Were it still on

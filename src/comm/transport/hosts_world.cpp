@@ -244,22 +244,28 @@ std::shared_ptr<Transport> HostsWorld::group(const std::vector<int>& ranks, uint
   bool together = std::all_of(ranks.begin(), ranks.end(), [&](int r) { return host(r) == host(ranks[0]); });
   if (options_.share_memory && together) return local_->group(ranks, parent, count);
   std::shared_ptr<HostsGroup> group;
-  std::vector<Mail> early;
+  uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
   {
     std::lock_guard lock(mutex_);
     std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
     auto& entry = groups_[{ranks, parent, count}];
     if (auto found = entry.lock()) return found;
     // The same on all members: their messages find each other by it.
-    uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
     for (int r : ranks) id = (id ^ static_cast<uint64_t>(r)) * 0x9E3779B97F4A7C15u + (id >> 31);
     group = freed_elsewhere(std::make_unique<HostsGroup>(shared_from_this(), ranks, id));
     entry = group;
-    by_id_[id] = group;
-    early = take_early(id);
   }
-  for (Mail& mail : early) group->arrived(std::move(mail));
-  return group;
+  // What came before the group goes before what comes now.
+  while (true) {
+    std::vector<Mail> early;
+    {
+      std::lock_guard lock(mutex_);
+      early = take_early(id);
+      if (early.empty()) by_id_[id] = group;
+    }
+    if (early.empty()) return group;
+    for (Mail& mail : early) group->arrived(std::move(mail));
+  }
 }
 
 void HostsWorld::dropped(uint64_t group, const std::shared_ptr<HostMessages>& messages) {
@@ -335,7 +341,7 @@ void HostsWorld::dispatch(Mail mail) {
     if (!group) wrong = keep_early(std::move(mail));
   }
   if (group) return group->arrived(std::move(mail));
-  if (wrong) fail(rank(), *wrong);
+  if (wrong && !failed()) fail(rank(), *wrong);
 }
 
 std::optional<std::string> HostsWorld::keep_early(Mail mail) {

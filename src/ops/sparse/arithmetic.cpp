@@ -72,6 +72,7 @@ const Operator sparse_add_dense_op{
           Tensor x = coalesced(c.input(1));
           auto positions = entry_positions(sparse_parts(x).indices, x.sizes());
           Tensor values = sparse_parts(x).values.detach().to(out.dtype()).contiguous();
+          if (values.shares_storage(out)) values = values.clone();
           if (values.numel() == 0) return;
           int64_t width = values.numel() / values.size(0);
           with_type(out.dtype(), [&]<class T>() {

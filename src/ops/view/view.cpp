@@ -312,7 +312,8 @@ const Operator as_strided_op{
           out[0] = like(c.input(0));
           out[0].sizes = a.sizes;
           out[0].strides = a.strides;
-          out[0].offset = a.offset;
+          // As far from where the input begins as when this was asked for: a graph may be run with another.
+          out[0].offset = c.input(0).storage_offset() + a.offset - a.input_offset;
         },
     .gradient =
         [](GradientCall& c) {
