@@ -245,20 +245,19 @@ class MeetingPlace {
 
 // What a rank tells the others of itself.
 struct RankNote {
-  std::string host, transport, local, engines;  // transport and local: empty where nobody said
+  std::string host, transport, engines;  // transport: empty where nobody said
 
-  std::string encode() const { return fmt::format("{}\n{}\n{}\n{}", host, transport, local, engines); }
+  std::string encode() const { return fmt::format("{}\n{}\n{}", host, transport, engines); }
   static RankNote decode(const std::string& text) {
     std::istringstream lines(text);
     RankNote note;
-    for (std::string* field : {&note.host, &note.transport, &note.local, &note.engines}) std::getline(lines, *field);
+    for (std::string* field : {&note.host, &note.transport, &note.engines}) std::getline(lines, *field);
     return note;
   }
 };
 
 // Throws what is wrong with what the ranks want, the same on all of them.
 void check_wishes(Meeting& meeting, const std::vector<RankNote>& notes) {
-  std::map<std::pair<int, std::string>, size_t> locals;
   std::vector<std::string> engines;
   for (size_t r = 0; r < notes.size(); ++r) {
     engines.push_back(notes[r].engines);
@@ -266,12 +265,6 @@ void check_wishes(Meeting& meeting, const std::vector<RankNote>& notes) {
         notes[r].transport == notes[0].transport, "world",
         "ranks disagree: TUTTI_TRANSPORT is '{}' for rank 0, but '{}' for rank {}; set it alike, or nowhere",
         notes[0].transport, notes[r].transport, r);
-    if (notes[r].local.empty()) continue;
-    auto [other, fresh] = locals.try_emplace({meeting.host_of[r], notes[r].local}, r);
-    check<ValueError>(fresh, "world",
-                      "ranks {} and {} are on the same host, and for both the local rank is {}: count LOCAL_RANK from "
-                      "0 on each host, or leave it unset",
-                      other->second, r, notes[r].local);
   }
   meeting.transport = notes[0].transport.empty() ? default_transport(meeting.hosts, engines) : notes[0].transport;
   if (!parse_transport(meeting.transport).engine.empty()) return;
@@ -283,7 +276,6 @@ void check_wishes(Meeting& meeting, const std::vector<RankNote>& notes) {
 Meeting compare_notes(const Started& me, MeetingPlace& place) {
   auto key = [](int r) { return fmt::format("rank/{}", r); };
   RankNote mine{host_id(), variable("TUTTI_TRANSPORT").value_or(""),
-                me.local_rank ? fmt::to_string(*me.local_rank) : "",
                 fmt::format("{} {}", has_ucx() ? "ucx" : "", has_gloo() ? "gloo" : "")};
   place.store().set(key(me.rank), mine.encode());
   Store::Keys keys;
