@@ -426,7 +426,7 @@ bool have_one_form(Entry& a, Entry& b, std::string& why) {
   std::scoped_lock lock(a.mutex, b.mutex);
   try {
     compare_entries(a, b);
-    Form(a.traced, a.batch, b.traced, b.batch);
+    [[maybe_unused]] Form common(a.traced, a.batch, b.traced, b.batch);  // throws where there is none
     return true;
   } catch (const Mismatch& e) {
     why = e.why;

@@ -365,7 +365,7 @@ class Module : public ModuleBase {
     detail::HookedCall call(*this, list);
     tree::assign_tensors(inputs, list);
     auto run = [&] { return self.forward(std::get<i>(inputs)...); };
-    auto give_back = [&] { (this->template give_back<i, Args...>(call, args, std::get<i>(inputs)), ...); };
+    auto give_back = [&] { (this->template give_back<i, Args...>(call, args, std::get<i>(inputs)), ...); };  // NOLINT
     if constexpr (std::is_void_v<decltype(run())>) {
       run();
       give_back();

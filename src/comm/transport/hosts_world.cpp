@@ -333,15 +333,18 @@ void HostsWorld::dispatch(Mail mail) {
     return;
   }
   std::shared_ptr<HostsGroup> group;
-  std::optional<std::string> wrong;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     auto it = by_id_.find(mail.name.group);
     if (it != by_id_.end()) group = it->second.lock();
-    if (!group) wrong = keep_early(std::move(mail));
+    if (!group) {
+      auto wrong = keep_early(std::move(mail));
+      lock.unlock();
+      if (wrong && !failed()) fail(rank(), *wrong);
+      return;
+    }
   }
-  if (group) return group->arrived(std::move(mail));
-  if (wrong && !failed()) fail(rank(), *wrong);
+  group->arrived(std::move(mail));
 }
 
 std::optional<std::string> HostsWorld::keep_early(Mail mail) {
