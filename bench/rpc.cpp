@@ -111,7 +111,8 @@ int main(int argc, char** argv) {
   bench::Options options = start(argc, argv, "rpc");
   print_header("rpc", {1}, "", "calls between two workers");
   auto torch = all_figures(numbers_of_python(TUTTI_BENCH_RPC_TORCH, options.quick ? "3" : "15"));
-  for (auto [name, spawn] : {std::pair<const char*, Spawn>{"threads", spawn_ranks}, {"shm", spawn_processes}})
+  // Processes first: those forked after threads had worked here would share their memory, page by page, with this one.
+  for (auto [name, spawn] : {std::pair<const char*, Spawn>{"shm", spawn_processes}, {"threads", spawn_ranks}})
     if (options.wants(name))
       report_way(name, all_figures(numbers_of_ranks(spawn, 2, [&] { return measure(options.quick); })), torch);
   report_summary();
