@@ -58,20 +58,6 @@ TEST(Starters, OpenMpiAndSlurm) {
   }
 }
 
-std::vector<Variables> ranks_of(int n, const std::function<Variables(int)>& more) {
-  std::string port = std::to_string(free_port());
-  std::vector<Variables> environments;
-  for (int r = 0; r < n; ++r) {
-    environments.push_back({{"RANK", std::to_string(r)},
-                            {"WORLD_SIZE", std::to_string(n)},
-                            {"MASTER_ADDR", "127.0.0.1"},
-                            {"MASTER_PORT", port},
-                            {"TUTTI_TIMEOUT", "60"}});
-    for (auto& variable : more(r)) environments.back().push_back(variable);
-  }
-  return environments;
-}
-
 TEST(Starters, LocalRanksAreWhatIsSaid) {
   start_with(
       ranks_of(3, [](int r) { return Variables{{"LOCAL_RANK", std::to_string(2 - r)}, {"LOCAL_WORLD_SIZE", "3"}}; }),

@@ -252,20 +252,6 @@ TEST(Environment, RankAndWorldSize) {
   start_with(environments, [] { all_reduce_as(3); });
 }
 
-std::vector<Variables> ranks_of(int n, const std::function<Variables(int)>& more) {
-  std::string port = std::to_string(free_port());
-  std::vector<Variables> environments;
-  for (int r = 0; r < n; ++r) {
-    environments.push_back({{"RANK", std::to_string(r)},
-                            {"WORLD_SIZE", std::to_string(n)},
-                            {"MASTER_ADDR", "127.0.0.1"},
-                            {"MASTER_PORT", port},
-                            {"TUTTI_TIMEOUT", "60"}});
-    for (auto& variable : more(r)) environments.back().push_back(variable);
-  }
-  return environments;
-}
-
 TEST(Environment, ChoosesTheTransport) {
   if (!comm::has_ucx() || !comm::has_gloo()) GTEST_SKIP() << "this build has not both engines, UCX and Gloo";
   for (std::string transport : {"ucx", "gloo"})

@@ -59,4 +59,19 @@ inline void start_with(const std::vector<Variables>& environments, const std::fu
 
 inline uint16_t free_port() { return TcpStore({.serve = true}).port(); }
 
+/// Environments of n ranks that meet at a free port, and what else each is told.
+inline std::vector<Variables> ranks_of(int n, const std::function<Variables(int)>& more) {
+  std::string port = std::to_string(free_port());
+  std::vector<Variables> environments;
+  for (int r = 0; r < n; ++r) {
+    environments.push_back({{"RANK", std::to_string(r)},
+                            {"WORLD_SIZE", std::to_string(n)},
+                            {"MASTER_ADDR", "127.0.0.1"},
+                            {"MASTER_PORT", port},
+                            {"TUTTI_TIMEOUT", "60"}});
+    for (auto& variable : more(r)) environments.back().push_back(variable);
+  }
+  return environments;
+}
+
 }  // namespace tutti::test

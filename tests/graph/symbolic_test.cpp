@@ -50,6 +50,28 @@ std::vector<std::string> backends() {
                                               : std::vector<std::string>{"eager"};
 }
 
+// n (n - 1), n² - 1 and n² are zero at 1 or 0, as multiples of n - 1 and n are there.
+TEST(Symbolic, SquaresAreNotTakenForMultiples) {
+  using Scale = double (*)(double);
+  for (auto [scale, low] : {std::pair<Scale, int64_t>{[](double n) { return n * (n - 1); }, 1},
+                            {[](double n) { return n * n - 1; }, 1},
+                            {[](double n) { return n * n; }, 0}}) {
+    auto f = compile([scale = scale](const Tensor& x) { return x * scale(static_cast<double>(x.size(0))); },
+                     {.dynamic_batch = true});
+    for (int64_t n : {low, int64_t{4}, int64_t{2}, int64_t{3}})
+      EXPECT_TRUE(identical(f(ones({n})), full({n}, scale(static_cast<double>(n))))) << n;
+  }
+}
+
+// A view counted from the start of the memory is as far from its argument as it was.
+TEST(Symbolic, AViewFollowsWhereItsArgumentBegins) {
+  for (const std::string& backend : backends()) {
+    auto f = compile([](const Tensor& x) { return as_strided(x, {2}, {1}) * 1; }, {.backend = backend});
+    Tensor all = arange(8, {.dtype = f32});
+    for (int64_t at : {0, 4, 2}) EXPECT_TRUE(identical(f(all.narrow(0, at, 4)), all.narrow(0, at, 2).clone())) << at;
+  }
+}
+
 // Everything that one makes of a batch size: views, ranges, divisors, expanded and cut tensors.
 struct Uses : nn::Module<Uses> {
   nn::Linear in{3, 8, {.dtype = f64}}, out{4, 2, {.dtype = f64}};

@@ -21,6 +21,7 @@ TEST(Geometry, WhatReachesTooFarIsRefused) {
   Tensor x = ones({4});
   EXPECT_THROW(as_strided(x, {3}, {far}), ShapeError);
   EXPECT_THROW(as_strided(x, {1}, {1}, far), ShapeError);
+  EXPECT_THROW(as_strided(x, {}, {}, far), ShapeError);
   EXPECT_THROW(empty_strided({3}, {far}), ShapeError);
   EXPECT_THROW(from_blob(x.raw_data(), {3}, {}, nullptr, Shape{far}), ShapeError);
   EXPECT_THROW(x.expand({int64_t{1} << 40, int64_t{1} << 40, 4}), ShapeError);

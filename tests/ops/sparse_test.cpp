@@ -179,6 +179,12 @@ TEST(Sparse, Arithmetic) {
   EXPECT_THAT(message_of<ValueError>([&] { pow(x, d); }), HasSubstr("takes no sparse tensors here"));
 }
 
+TEST(Sparse, ValuesMayLieInWhatIsAddedTo) {
+  Tensor w = ones({4}, {f64});
+  w.add_(sparse_coo(tensor({{1, 2, 3}}), w.narrow(0, 0, 3), {4}));
+  EXPECT_EQ(values(w), (Doubles{1, 2, 2, 2}));
+}
+
 TEST(Sparse, InPlace) {
   Tensor x = example(), d = ones({2, 3}, {f64});
   const void* memory = d.raw_data();

@@ -135,6 +135,11 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
 
 // ---- Collectives
 
+static void break_off(HostsWorld& world) {
+  if (!world.failed()) world.fail(world.rank(), "it could not go on in the middle of a collective");
+  world.wire().cut();
+}
+
 void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   world_->check();
   Running running{call, next_++, Clock::now() + timeout, timeout};
@@ -146,8 +151,7 @@ void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   } catch (const MismatchError&) {  // of which nothing is left
     throw;
   } catch (...) {  // nothing may be on its way to or from memory that is no more the call's
-    if (!world_->failed()) world_->fail(world_->rank(), "it could not go on in the middle of a collective");
-    world_->wire().cut();
+    break_off(*world_);
     throw;
   }
 }
@@ -165,9 +169,7 @@ void HostsGroup::carry_out(const Running& running, const CallFacts& mine) {
     HostsWorld& world;
     bool clean = false;
     ~CutOff() {
-      if (clean) return;
-      if (!world.failed()) world.fail(world.rank(), "it could not go on in the middle of a collective");
-      world.wire().cut();
+      if (!clean) break_off(world);
     }
   } cut_off{*world_};
   bool compared = false;
