@@ -1,6 +1,6 @@
 // What an all_reduce costs, by ranks as threads, by ranks as processes (with memory of any kind, and with memory of the
-// group), beside OpenMPI by ranks as processes (bench/peers/comm_openmpi.cpp); and over TCP, as between hosts, beside
-// OpenMPI and Gloo (bench/peers/comm_gloo.cpp).
+// group), beside OpenMPI (bench/peers/comm_openmpi.cpp) and Gloo (bench/peers/comm_gloo.cpp) by ranks as processes; and
+// over TCP, as between hosts, beside those and bare sockets (bench/peers/comm_sockets.cpp), which are the limit.
 #include "tutti/comm.h"
 
 #include <fmt/core.h>
@@ -115,13 +115,14 @@ void report_hosts(const bench::Options& options) {
   for (int64_t bytes : kSizes) any = any || options.wants("ucx_" + size_name(bytes));
   for (int ranks : {2, 4}) {
     if (!any && !options.filter.starts_with("ucx")) break;
-    Times ours, openmpi, gloo;
+    Times ours, openmpi, gloo, sockets;
     for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
       measure_processes(ranks, false, ours, "ucx");
       measure_openmpi(ranks, openmpi, "self,tcp");
       measure_gloo(ranks, gloo);
+      if (ranks == 2) measure_peer(TUTTI_BENCH_SOCKETS, sockets);
     }
-    auto against = [&](const char* peer, const Times& theirs, int64_t bytes, double most) {
+    auto against = [&](const char* peer, const Times& theirs, int64_t bytes, Want want) {
       std::string name = fmt::format("ucx_{}_{}_{}", size_name(bytes), ranks, peer);
       auto found = theirs.find(bytes);
       if (options.wants(name))
@@ -130,11 +131,12 @@ void report_hosts(const bench::Options& options) {
                 .unit = "us",
                 .peer = peer,
                 .peer_value = (found == theirs.end() ? NAN : median(found->second)) * 1e6,
-                .want = {Want::ratio_at_most, most}});
+                .want = want});
     };
     for (int64_t bytes : kSizes) {
-      against("openmpi_tcp", openmpi, bytes, 1 / 1.5);
-      against("gloo", gloo, bytes, 0.5);
+      against("openmpi_tcp", openmpi, bytes, {Want::ratio_at_most, 1 / 1.5});
+      against("gloo", gloo, bytes, {Want::ratio_at_most, 0.5});
+      if (ranks == 2) against("sockets", sockets, bytes, {});
     }
   }
 }
@@ -159,12 +161,13 @@ int main(int argc, char** argv) {
   for (int ranks : {2, 4}) {
     if (!wants_any(ranks)) continue;
     std::array<Times, 3> ours;
-    Times theirs;
+    Times theirs, gloo;
     for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
       measure_processes(ranks, false, ours[0]);
       measure_processes(ranks, true, ours[1]);
       measure_threads(ranks, ours[2]);
       measure_openmpi(ranks, theirs);
+      measure_gloo(ranks, gloo);
     }
     for (size_t way = 0; way < kWays.size(); ++way)
       for (int64_t bytes : kSizes) {
@@ -178,6 +181,13 @@ int main(int argc, char** argv) {
                 .peer = "openmpi",
                 .peer_value = median(theirs[bytes]) * 1e6,
                 .want = way == 0 && large ? Want{} : Want{Want::ratio_at_most, most}});
+        if (way > 0)
+          report({.name = name + "_gloo",
+                  .value = median(ours[way][bytes]) * 1e6,
+                  .unit = "us",
+                  .peer = "gloo",
+                  .peer_value = median(gloo[bytes]) * 1e6,
+                  .want = {Want::ratio_at_most, 0.1}});
       }
   }
   report_hosts(options);

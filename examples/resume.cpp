@@ -72,7 +72,9 @@ bool train_briefly(const char* program, const std::string& path, int64_t steps, 
     if (waited == milliseconds) kill(child, SIGKILL);
     usleep(1000);
   }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (WIFSIGNALED(status)) return false;
+  if (WEXITSTATUS(status) != 0) std::exit(1);  // it has said why
+  return true;
 }
 
 int main(int argc, char** argv) {

@@ -51,10 +51,16 @@ Workers::Job Workers::start(Device device, std::function<void()> body) {
   }
   worker->body = std::move(body);
   worker->state = job.state_;
-  if (fresh)
-    worker->thread = std::thread([this, worker] { serve(*worker); });
-  else
+  if (!fresh) {
     worker->wake.notify_one();
+    return job;
+  }
+  try {
+    worker->thread = std::thread([this, worker] { serve(*worker); });
+  } catch (...) {
+    all_.pop_back();
+    throw;
+  }
   return job;
 }
 

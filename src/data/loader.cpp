@@ -49,6 +49,15 @@ struct Prefetcher::Shared {
       ready.notify_one();
     }
   }
+
+  void end() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    room.notify_all();
+    for (auto& job : jobs) job.wait();
+  }
 };
 
 Prefetcher::Prefetcher(size_t first, size_t last, int workers, int prefetch, Make make)
@@ -59,21 +68,19 @@ Prefetcher::Prefetcher(size_t first, size_t last, int workers, int prefetch, Mak
   shared_->make = std::move(make);
   Context inherited = context();
   inherited.threads = 1;  // the workers are the parallelism
-  for (int i = 0; i < workers; ++i)
-    shared_->jobs.push_back(Workers::instance().start(inherited.device, [shared = shared_.get(), inherited] {
-      ContextGuard guard(inherited);
-      shared->work();
-    }));
+  try {
+    for (int i = 0; i < workers; ++i)
+      shared_->jobs.push_back(Workers::instance().start(inherited.device, [shared = shared_.get(), inherited] {
+        ContextGuard guard(inherited);
+        shared->work();
+      }));
+  } catch (...) {  // no more threads to be had
+    shared_->end();
+    throw;
+  }
 }
 
-Prefetcher::~Prefetcher() {
-  {
-    std::lock_guard lock(shared_->mutex);
-    shared_->stop = true;
-  }
-  shared_->room.notify_all();
-  for (auto& job : shared_->jobs) job.wait();
-}
+Prefetcher::~Prefetcher() { shared_->end(); }
 
 std::shared_ptr<void> Prefetcher::next() {
   Shared& s = *shared_;

@@ -118,7 +118,11 @@ BatchSampler::BatchSampler(Sampler sampler, size_t batch_size, bool drop_last) {
   };
 }
 
-std::vector<std::vector<int64_t>> BatchSampler::batches(uint64_t epoch) const { return batches_(epoch); }
+std::vector<std::vector<int64_t>> BatchSampler::batches(uint64_t epoch) const {
+  auto batches = batches_(epoch);
+  check<ValueError>(batches.size() == size_, "batch sampler", "promised {} batches and gave {}", size_, batches.size());
+  return batches;
+}
 
 namespace detail {
 

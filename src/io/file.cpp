@@ -103,7 +103,11 @@ void make_temporary(Temporary& temporary, const std::string& prefix) {
 std::filesystem::path target_of(const std::string& path) {
   std::error_code ignored, error;
   std::filesystem::path target(path);
-  if (std::filesystem::is_symlink(target, ignored)) target = std::filesystem::weakly_canonical(target, error);
+  // One by one: what the last of them names need not be there yet.
+  for (int links = 0; std::filesystem::is_symlink(target, ignored); ++links) {
+    check<FileError>(links < 40, kOperation, "'{}' is a link that leads nowhere", path);
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+  }
   check<FileError>(!error && target.has_filename(), kOperation, "'{}' does not name a file", path);
   check<FileError>(!std::filesystem::is_directory(target, ignored), kOperation, "{} is a directory", path);
   return target;

@@ -202,31 +202,51 @@ const SafeTensors::Info& SafeTensors::info(const std::string& name) const {
 
 Tensor SafeTensors::read(const std::string& name) const { return map(name).clone(MemoryFormat::contiguous); }
 
+namespace {
+// The tensor of these sizes at a place of the file: the file's own bytes where they are aligned.
+Tensor tensor_at(const std::shared_ptr<Blob>& blob, const std::string& name, DType dtype, const Shape& sizes,
+                 uint64_t offset, uint64_t bytes) {
+  Options options{.dtype = dtype, .device = Device()};
+  if (bytes == 0) return empty(sizes, options);
+  char* data = blob->data() + offset;
+  // C++ reads a bool that is neither 0 nor 1 as it likes.
+  if (dtype == boolean)
+    check<FileError>(std::all_of(data, data + bytes, [](char c) { return c == 0 || c == 1; }), kOperation,
+                     "{}: '{}' is BOOL and has bytes that are neither 0 nor 1", blob->name(), name);
+  if (reinterpret_cast<uintptr_t>(data) % size_of(to_real(dtype)) == 0)
+    return from_blob(data, sizes, options, [blob] {});
+  // A foreign writer need not align; the library's kernels want it.
+  Tensor copy = empty(sizes, options);
+  std::memcpy(copy.raw_data(), data, bytes);
+  return copy;
+}
+
+DType dtype_of(const SafeTensors::Info& info, const Blob& blob, const std::string& name) {
+  check<DTypeError>(info.dtype.has_value(), kOperation, "{}: '{}' is stored as {}, which Tutti has no dtype for",
+                    blob.name(), name, info.stored);
+  return *info.dtype;
+}
+}  // namespace
+
 Tensor SafeTensors::read_rows(const std::string& name, int64_t first, int64_t count) const {
-  Tensor whole = map(name);
-  check<ShapeError>(whole.dim() > 0, kOperation, "'{}' is {}: it has no rows", name, whole);
-  check<IndexError>(first >= 0 && count >= 0 && first <= whole.size(0) && count <= whole.size(0) - first, kOperation,
-                    "{} rows from {} of '{}', which is {}", count, first, name, whole);
-  return whole.narrow(0, first, count).clone(MemoryFormat::contiguous);
+  const Info& info = this->info(name);
+  DType dtype = dtype_of(info, *blob_, name);
+  check<ShapeError>(!info.sizes.empty(), kOperation, "'{}' is one number: it has no rows", name);
+  int64_t rows = info.sizes[0];
+  check<IndexError>(first >= 0 && count >= 0 && first <= rows && count <= rows - first, kOperation,
+                    "{} rows from {} of '{}', which has the shape {}", count, first, name, info.sizes);
+  Shape sizes = info.sizes;
+  sizes[0] = count;
+  uint64_t row = rows ? info.bytes / static_cast<uint64_t>(rows) : 0;
+  return tensor_at(blob_, name, dtype, sizes, info.offset + static_cast<uint64_t>(first) * row,
+                   static_cast<uint64_t>(count) * row)
+      .clone(MemoryFormat::contiguous);
 }
 
 Tensor SafeTensors::map(const std::string& name) const {
   const Info& info = this->info(name);
-  check<DTypeError>(info.dtype.has_value(), kOperation, "{}: '{}' is stored as {}, which Tutti has no dtype for",
-                    blob_->name(), name, info.stored);
-  Options options{.dtype = *info.dtype, .device = Device()};
-  char* data = blob_->data() + info.offset;
-  if (info.bytes == 0) return empty(info.sizes, options);
-  // C++ reads a bool that is neither 0 nor 1 as it likes.
-  if (info.dtype == boolean)
-    check<FileError>(std::all_of(data, data + info.bytes, [](char c) { return c == 0 || c == 1; }), kOperation,
-                     "{}: '{}' is BOOL and has bytes that are neither 0 nor 1", blob_->name(), name);
-  if (reinterpret_cast<uintptr_t>(data) % size_of(to_real(*info.dtype)) == 0)
-    return from_blob(data, info.sizes, options, [blob = blob_] {});
-  // A foreign writer need not align; the library's kernels want it.
-  Tensor copy = empty(info.sizes, options);
-  std::memcpy(copy.raw_data(), data, info.bytes);
-  return copy;
+  DType dtype = dtype_of(info, *blob_, name);
+  return tensor_at(blob_, name, dtype, info.sizes, info.offset, info.bytes);
 }
 
 }  // namespace tutti::io

@@ -1,7 +1,11 @@
 // Running a module with hooks around it. See Note [Backward hooks].
 #include "nn/hooks.h"
 
+#include <mutex>
+#include <utility>
+
 #include "base/check.h"
+#include "nn/visit.h"
 #include "tutti/autograd.h"
 
 namespace tutti::nn {
@@ -37,14 +41,26 @@ struct Places {
 struct Backward {
   std::unique_ptr<ModuleBase> module;
   std::shared_ptr<const detail::Hooks> hooks;
-  TensorList grad_outputs;
   bool has_inputs = false;
   Places inputs, outputs;
 
-  void run(TensorList& grad_inputs) {
-    TensorList outputs = std::move(grad_outputs);
-    hooks->backward.run(*module, grad_inputs, outputs);
+  void set_grad_outputs(const TensorList& gradients) {
+    std::lock_guard lock(mutex_);
+    grad_outputs_ = gradients;
   }
+  void run(TensorList& grad_inputs) {
+    TensorList gradients;
+    {
+      std::lock_guard lock(mutex_);
+      gradients = std::exchange(grad_outputs_, {});
+    }
+    gradients.resize(outputs.count);  // undefined where a pass began inside of the module
+    hooks->backward.run(*module, grad_inputs, gradients);
+  }
+
+ private:
+  std::mutex mutex_;  // a graph that is kept may be passed twice at once
+  TensorList grad_outputs_;
 };
 
 TensorList aliases(const TensorList& tensors) {
@@ -83,7 +99,7 @@ struct OutputGradients : Function<OutputGradients> {
     TensorList all = call->outputs.widen(gradients);
     call->hooks->backward_pre.run(*call->module, all);
     check_count("register_backward_pre_hook", all.size(), call->outputs.count);
-    call->grad_outputs = all;
+    call->set_grad_outputs(all);
     if (!call->has_inputs) {
       TensorList none(call->inputs.count);
       call->run(none);
@@ -151,6 +167,7 @@ void HookedCall::finish(TensorList& outputs) {
   module_.hooks_->forward.run(module_, inputs_, outputs);
   check_count("register_forward_hook", outputs.size(), count);
   if (call->backward) {
+    detail::walk(*call->backward->module, nothing, nothing, nothing);  // lazy parameters have come since it was copied
     call->backward->outputs = Places(outputs);
     pass<OutputGradients>(outputs, call->backward->outputs, call->backward);
   }

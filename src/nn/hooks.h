@@ -1,7 +1,9 @@
 // The hooks of a module.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tutti/nn/module.h"
@@ -13,13 +15,15 @@ template <class Function>
 class HookList {
  public:
   struct Entry {
+    explicit Entry(Function f) : function(std::move(f)) {}
+    Entry(const Entry& other) : function(other.function), removed(other.removed.load()) {}
     Function function;
-    bool removed = false;
+    std::atomic<bool> removed = false;  // copies may run on threads of their own
   };
 
   HookHandle add(Function function) {
-    std::erase_if(entries_, [](const auto& e) { return e->removed; });
-    auto entry = std::make_shared<Entry>(Entry{std::move(function)});
+    std::erase_if(entries_, [](const auto& e) { return e->removed.load(); });
+    auto entry = std::make_shared<Entry>(std::move(function));
     entries_.push_back(entry);
     return HookHandle([weak = std::weak_ptr<Entry>(entry)] {
       if (auto e = weak.lock()) e->removed = true;

@@ -1,5 +1,6 @@
 #include "tutti/nn/init.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -28,6 +29,7 @@ Tensor trunc_normal_(Tensor t, double mean, double std, double low, double high)
   check<ValueError>(std >= 0 && low < high, "trunc_normal_", "takes std ≥ 0 and low < high, not {} and [{}, {}]", std,
                     low, high);
   NoGrad guard;
+  if (std == 0) return t.fill_(std::clamp(mean, low, high));
   // The inverse of the distribution function, at a uniform place between its values at both ends.
   auto cdf = [&](double x) { return (1 + std::erf((x - mean) / std / std::sqrt(2.0))) / 2; };
   Tensor u = empty(t.sizes(), {.dtype = DType::f64, .device = t.device()});

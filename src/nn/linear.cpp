@@ -81,8 +81,9 @@ void arrive(Parameter& p, const Shape& sizes, const Tensor& x) {
   // Under autocast x may be of a dtype that is for passing only.
   bool lowered = context().modes & kAutocastMode && x.is_floating() && x.dtype() != DType::f64;
   DType like = !x.is_floating() ? default_dtype() : lowered ? DType::f32 : x.dtype();
-  p.arrive(empty(sizes, {.dtype = a.dtype.value_or(like), .device = a.device.value_or(x.device())}));
-  draw(p, x.size(-1));
+  Tensor value = empty(sizes, {.dtype = a.dtype.value_or(like), .device = a.device.value_or(x.device())});
+  draw(value, x.size(-1));  // before others can see it
+  p.arrive(value);
 }
 }  // namespace
 

@@ -22,10 +22,14 @@ Parameter::Parameter(const Tensor& data, bool requires_grad) {
   requires_grad_(requires_grad && (is_floating() || is_complex()));
 }
 
+static std::mutex awaited_mutex;  // copies may make their first call at once
 void Parameter::arrive(const Tensor& value) {
-  static std::mutex mutex;  // copies may make their first call at once
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(awaited_mutex);
   if (!awaited->value.defined()) awaited->value = Parameter(value, awaited->requires_grad);
+  static_cast<Tensor&>(*this) = awaited->value;
+}
+void Parameter::take_over() {
+  std::lock_guard lock(awaited_mutex);
   static_cast<Tensor&>(*this) = awaited->value;
 }
 

@@ -29,8 +29,10 @@ double norm_of(const TensorList& gradients, double p) {
   bool largest = std::isinf(p);
   double total = 0;
   for (const Tensor& g : gradients) {
+    // The norm of halves may be beyond their range.
+    bool half = g.dtype() == DType::f16 || g.dtype() == DType::bf16;
     // NaN must stay NaN, so no std::max.
-    double n = norm(g, p).item<double>();
+    double n = norm(half ? g.to(DType::f32) : g, p).item<double>();
     if (largest)
       total = n > total || std::isnan(n) ? n : total;
     else

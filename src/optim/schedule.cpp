@@ -171,8 +171,9 @@ Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
 }
 
 void Plateau::step(double measure) {
-  if (options_.larger_is_better ? measure > best_ * (1 + options_.threshold)
-                                : measure < best_ * (1 - options_.threshold)) {
+  bool first = std::isinf(best_);  // of which a part is no number
+  double up = first ? best_ : best_ * (1 + options_.threshold), down = first ? best_ : best_ * (1 - options_.threshold);
+  if (options_.larger_is_better ? measure > up : measure < down) {
     best_ = measure;
     bad_ = 0;
   } else {

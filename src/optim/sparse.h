@@ -29,7 +29,8 @@ void take_sparse(std::vector<Slot*>& slots, TensorList& gradients, F&& f) {
   gradients.resize(kept);
 }
 
-/// Takes the rows out, lets f change parameter and state, and puts them back.
+/// Takes the rows out, lets f change parameter and state, and puts them back. Of complex numbers f sees the two parts,
+/// each a number of its own, as the rules over dense gradients do.
 template <class F>
 void change_rows(Slot& slot, const Tensor& gradient, F&& f) {
   Tensor g = gradient.coalesce();
@@ -40,10 +41,18 @@ void change_rows(Slot& slot, const Tensor& gradient, F&& f) {
   for (Tensor& s : slot.state) fit_state(s, slot.parameter);
   for (const Tensor& s : slot.state) rows.state.push_back(s.defined() ? s.index(where) : s);
   if (rows.gradient.numel() == 0) return;
+  bool complex = slot.parameter.is_complex();
+  auto parts = [&](Tensor& x) {
+    if (complex && x.defined()) x = view_as_real(x.contiguous());
+  };
+  auto whole = [&](const Tensor& x) { return complex ? view_as_complex(x.contiguous()) : x; };
+  parts(rows.parameter);
+  parts(rows.gradient);
+  for (Tensor& s : rows.state) parts(s);
   f(rows);
-  slot.parameter.index_put_(where, rows.parameter);
+  slot.parameter.index_put_(where, whole(rows.parameter));
   for (size_t k = 0; k < slot.state.size(); ++k)
-    if (slot.state[k].defined()) slot.state[k].index_put_(where, rows.state[k]);
+    if (slot.state[k].defined()) slot.state[k].index_put_(where, whole(rows.state[k]));
 }
 
 }  // namespace tutti::optim

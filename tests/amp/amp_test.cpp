@@ -83,6 +83,17 @@ TEST(Autocast, EveryLossIsFull) {
   expect_full("triplet", triplet_margin_loss(x, y, y + 1));
 }
 
+// What is learnt from probabilities is not rounded to the dtype of the logits.
+TEST(Autocast, SoftTargetsKeepTheirPrecision) {
+  Tensor x = tensor({{0.5f, -1.0f, 0.25f}}), p = tensor({{0.3f, 0.6f, 0.1f}}), half = x.to(bf16);
+  Tensor entropy = cross_entropy(x, p, {.label_smoothing = 0.1}), binary = binary_cross_entropy(sigmoid(x), p);
+  Tensor low = sigmoid(x).to(bf16), rounded = binary_cross_entropy(low.to(f32), p);
+  Autocast cast(bf16);
+  EXPECT_TRUE(identical(cross_entropy(half, p, {.label_smoothing = 0.1}), entropy));
+  EXPECT_TRUE(identical(binary_cross_entropy(sigmoid(x), p), binary));
+  EXPECT_TRUE(identical(binary_cross_entropy(low, p), rounded));
+}
+
 TEST(Autocast, GuardsNest) {
   Tensor x = randn({2, 2});
   {

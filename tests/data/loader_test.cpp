@@ -1,5 +1,8 @@
 #include "tutti/data/loader.h"
 
+#include <sys/resource.h>
+
+#include <fstream>
 #include <thread>
 
 #include "tests/support/compare.h"
@@ -163,6 +166,15 @@ TEST(DataLoader, GoesOnBehindABatchThatFailed) {
     ++end;
     EXPECT_TRUE(end == last.end());
     EXPECT_EQ(last.epoch(), 1u);
+    // The first one: there is no iterator to go on with, so the next pass does.
+    data::DataLoader first(Noisy{.bad = 1}, {.batch_size = 4, .workers = workers});
+    EXPECT_THROW(first.begin(), data::SampleError);
+    EXPECT_EQ(values(std::get<1>(*first.begin())), (Doubles{4, 5, 6, 7}));
+    EXPECT_EQ(first.epoch(), 0u);
+    data::DataLoader only(Noisy{.count = 2, .bad = 1}, {.batch_size = 4, .workers = workers});
+    EXPECT_THROW(only.begin(), data::SampleError);
+    EXPECT_TRUE(only.begin() == only.end());
+    EXPECT_EQ(only.epoch(), 1u);
   }
 }
 
@@ -269,6 +281,37 @@ TEST(DataLoader, CanBeLeftEarly) {
   ++it;
   EXPECT_EQ(values(*it), (Doubles{2, 3}));
 }
+
+TEST(DataLoader, ABatchSamplerKeepsItsPromise) {
+  data::DataLoader loader(Noisy{}, {.batch_sampler = data::BatchSampler(
+                                        3, [](uint64_t) { return std::vector<std::vector<int64_t>>{{0, 1}, {2}}; })});
+  EXPECT_THAT(message_of<ValueError>([&] { loader.begin(); }), HasSubstr("promised 3 batches and gave 2"));
+}
+
+#if !defined(TUTTI_SANITIZE_ADDRESS) && !defined(TUTTI_SANITIZE_THREAD)  // which need more memory than there is here
+// In a process of its own, whose memory does not suffice for the stacks of all workers.
+TEST(DataLoader, ThreadsThatCannotBeHadAreAnError) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  auto body = [] {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit{.rlim_cur = pages * 4096 + (rlim_t{64} << 20), .rlim_max = RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    // So many samples that none of them is done when the last is started.
+    data::DataLoader loader(Noisy{.count = 5000}, {.batch_size = 1, .workers = 1000, .prefetch = 1});
+    for (int round = 0; round < 3; ++round) {
+      try {
+        loader.begin();
+        std::_Exit(1);
+      } catch (const std::system_error&) {
+      }
+    }
+    data::DataLoader smaller(Noisy{}, {.batch_size = 5, .workers = 2});
+    std::_Exit(all(smaller).size() == 4 ? 0 : 2);
+  };
+  EXPECT_EXIT(body(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST(DataLoader, GoesOnFromAState) {
   data::LoaderOptions options{.batch_size = 3, .shuffle = true, .workers = 2, .seed = 9};

@@ -57,6 +57,14 @@ TEST(WriteAtomically, FollowsLinks) {
   io::write_atomically(scratch / "link", [](io::Output& out) { out.write("new"); });
   EXPECT_TRUE(std::filesystem::is_symlink(scratch / "link"));
   EXPECT_EQ(io::read_file(scratch / "there/file"), "new");
+  // Also one whose file is yet to come, and links to links.
+  std::filesystem::create_symlink("there/later", scratch / "early");
+  std::filesystem::create_symlink("early", scratch / "earlier");
+  io::write_atomically(scratch / "earlier", [](io::Output& out) { out.write("come"); });
+  EXPECT_TRUE(std::filesystem::is_symlink(scratch / "early") && std::filesystem::is_symlink(scratch / "earlier"));
+  EXPECT_EQ(io::read_file(scratch / "there/later"), "come");
+  std::filesystem::create_symlink("circle", scratch / "circle");
+  EXPECT_THROW(io::write_atomically(scratch / "circle", [](io::Output&) {}), FileError);
 }
 
 TEST(WriteAtomically, RemovesWhatDeadWritersLeftAndNothingElse) {

@@ -96,6 +96,18 @@ TEST(SafeTensors, CopiesWhatIsNotAligned) {
   EXPECT_EQ(file.map("x").item<float>(), 1);
 }
 
+// Only the rows that are asked for are looked at: whether they are aligned, and whether they are bools.
+TEST(SafeTensors, ReadsRowsAlone) {
+  std::string header = R"({"x":{"dtype":"BOOL","shape":[3,2],"data_offsets":[0,6]})";
+  header += R"(,"y":{"dtype":"I16","shape":[2,1],"data_offsets":[6,10]}})";
+  header += std::string(8 - header.size() % 8 + 3, ' ');
+  SafeTensors file(file_of(header, std::string("\0\1\1\1\7\0\1\0\2\0", 10)), "memory");
+  EXPECT_EQ(values(file.read_rows("x", 0, 2)), (Doubles{0, 1, 1, 1}));
+  EXPECT_THAT(message_of<FileError>([&] { file.read_rows("x", 1, 2); }), HasSubstr("neither 0 nor 1"));
+  EXPECT_THROW(file.read("x"), FileError);
+  EXPECT_EQ(values(file.read_rows("y", 1, 1)), (Doubles{2}));
+}
+
 TEST(SafeTensors, RefusesWhatItCannotHold) {
   Scratch scratch;
   EXPECT_THAT(message_of<DTypeError>([&] { io::save_safetensors(scratch / "f", {{"z", zeros({2}, {c128})}}); }),

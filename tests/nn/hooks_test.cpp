@@ -113,5 +113,41 @@ TEST(ModuleHooks, ArgumentsThatForwardWritesAreTheCallers) {
   }
 }
 
+// A backward hook has a copy of the module from before the call, when a lazy one had no weights.
+TEST(ModuleHooks, BackwardHooksOfALazyModulesFirstCallSeeItsWeights) {
+  nn::Sequential net(nn::LazyLinear(3), nn::Linear(3, 2));
+  std::vector<Shape> seen;
+  net.register_backward_hook([&](nn::ModuleBase& module, TensorList&, const TensorList&) {
+    for (const Tensor& p : module.parameters()) seen.push_back(p.sizes());
+  });
+  net(ones({1, 5})).sum().backward();
+  EXPECT_EQ(seen, (std::vector<Shape>{{3, 5}, {3}, {2, 3}, {2}}));
+}
+
+// A pass that begins inside of the module comes by its inputs and not by its outputs.
+struct Keeps : nn::Module<Keeps> {
+  Tensor* kept = nullptr;
+  TUTTI_FIELDS(kept)
+  std::pair<Tensor, Tensor> forward(const Tensor& x) {
+    *kept = x * 2;
+    return {*kept + 1, x + 1};
+  }
+};
+
+TEST(ModuleHooks, APassFromInsideHasNoGradientsOfOutputs) {
+  Keeps net;
+  Tensor kept;
+  net.kept = &kept;
+  std::vector<std::vector<bool>> seen;
+  net.register_backward_hook(
+      [&](nn::ModuleBase&, TensorList&, const TensorList& grad_outputs) { seen.push_back(defined(grad_outputs)); });
+  Tensor x = ones({2}).requires_grad_();
+  auto [a, b] = net(x);
+  kept.sum().backward({.retain_graph = true});
+  a.sum().backward({.retain_graph = true});
+  kept.sum().backward();
+  EXPECT_THAT(seen, ElementsAre(ElementsAre(false, false), ElementsAre(true, false), ElementsAre(false, false)));
+}
+
 }  // namespace
 }  // namespace tutti::test

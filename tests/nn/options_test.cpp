@@ -1,5 +1,6 @@
 // What layers do with their options: defaults, refusals, what is shown; and modules that are moved about.
 #include <sstream>
+#include <thread>
 
 #include "tests/support/compare.h"
 #include "tests/support/expect.h"
@@ -171,6 +172,19 @@ TEST(Options, CopiesOfALazyModuleWaitForOneValue) {
   nn::LazyLinear later = many[0], own = many[0].clone();
   EXPECT_TRUE(later.parameters()[0].is_same(many[1].weight));
   EXPECT_FALSE(own.parameters()[0].is_same(many[1].weight));
+}
+
+TEST(Options, CopiesOfALazyModuleMayRunFirstAtOnce) {
+  for (int round = 0; round < 50; ++round) {
+    nn::LazyLinear one(3);
+    std::vector<nn::LazyLinear> copies(4, one);
+    std::vector<Tensor> results(copies.size());
+    {
+      std::vector<std::jthread> threads;
+      for (size_t i = 0; i < copies.size(); ++i) threads.emplace_back([&, i] { results[i] = copies[i](ones({2, 5})); });
+    }
+    for (const Tensor& r : results) EXPECT_TRUE(identical(r, one(ones({2, 5}))));
+  }
 }
 
 TEST(Options, BagsRefuseWeightsOfLookups) {

@@ -56,6 +56,14 @@ TEST(Gradients, SparseOnesAreClippedByWhatTheyAddUpTo) {
   EXPECT_EQ(values(to_dense(p[0].grad())), (Doubles{0, 2.5, 0, 2.5, 0}));
 }
 
+TEST(Gradients, NormsOfHalvesMayBeBeyondTheirRange) {
+  for (DType dtype : {f16, bf16}) {
+    TensorList p{with_grad(full({10000}, 1000, {dtype}))};
+    EXPECT_NEAR(clip_grad_norm_(p, 1000), 100000, 1);
+    EXPECT_TRUE(close(p[0].grad(), full({10000}, 10, {dtype}), 0.01));
+  }
+}
+
 TEST(Gradients, NormsThatAreNotFinite) {
   for (double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)})
     for (double p : {2.0, static_cast<double>(INFINITY)}) {

@@ -574,5 +574,28 @@ TEST(Optimizer, WrongStatesAreNamedAndChangeNothing) {
   EXPECT_EQ(other.lr(), 1e-3);
 }
 
+// By both parts, as dense gradients change them.
+TEST(Optimizer, SparseGradientsOfComplexParameters) {
+  Tensor start = complex(tensor({1.0, 2.0, 3.0}), tensor({-1.0, 0.5, 2.0}));
+  Tensor values = complex(tensor({0.5, -2.0}), tensor({1.0, 0.25}));
+  auto compare = [&](auto make_sparse, auto make_dense) {
+    Tensor a = start.clone().requires_grad_(), b = start.clone().requires_grad_();
+    auto sparse = make_sparse(a);
+    auto dense = make_dense(b);
+    for (int step = 0; step < 3; ++step) {
+      Tensor g = sparse_coo(tensor({{0, 2}}), values, {3});
+      a.set_grad(g);
+      b.set_grad(to_dense(g));
+      sparse.step();
+      dense.step();
+    }
+    EXPECT_TRUE(close(a.detach(), b.detach(), 1e-12));
+  };
+  auto adagrad = [](const Tensor& p) { return Adagrad({p}, {.lr = 0.1, .initial = 0.5}); };
+  compare(adagrad, adagrad);
+  compare([](const Tensor& p) { return SparseAdam({p}, {.lr = 0.1, .eps = 1e-30}); },
+          [](const Tensor& p) { return Adam({p}, {.lr = 0.1, .eps = 1e-30}); });
+}
+
 }  // namespace
 }  // namespace tutti::test

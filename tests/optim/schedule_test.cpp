@@ -289,5 +289,18 @@ TEST(Schedule, RefusesFactorsThatAreNone) {
   EXPECT_EQ(plain.lr(), 1);
 }
 
+TEST(Schedule, PlateausWithLargeThresholdsHaveAFirstMeasure) {
+  for (double threshold : {1.0, 3.0})
+    for (bool larger : {false, true}) {
+      Tensor p = zeros({1}).requires_grad_();
+      SGD sgd({p}, {.lr = 1});
+      Plateau plateau(sgd, {.larger_is_better = larger, .factor = 0.5, .patience = 0, .threshold = threshold});
+      plateau.step(5);
+      EXPECT_EQ(sgd.lr(0), 1);
+      plateau.step(5);
+      EXPECT_EQ(sgd.lr(0), 0.5);
+    }
+}
+
 }  // namespace
 }  // namespace tutti::test

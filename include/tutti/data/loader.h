@@ -48,7 +48,7 @@ using Order = std::vector<std::vector<int64_t>>;  // the samples of each batch
 struct Position {
   uint64_t epoch = 0;
   size_t batch = 0;                         // batches of the epoch that were handed out, or could not be made
-  bool resumed = false;                     // load_state was called: the next pass goes on from here
+  bool resumed = false;                     // load_state was called, or a pass failed to start: the next goes on here
   std::shared_ptr<const Order> order = {};  // of this epoch, once it is known
 };
 /// A number that tells orders apart.
@@ -160,10 +160,11 @@ class DataLoader {
     std::shared_ptr<Batch> batch_;
   };
 
-  /// Starts a pass: the next epoch, or the rest of the one that load_state named. A pass may be left at any time.
+  /// Starts a pass: the next epoch, or the rest of the one that load_state named. A pass may be left at any time. If
+  /// its first batch cannot be made, begin() throws, and once more called goes on behind that batch, as ++ does.
   Iterator begin() {
     if (position_->batch > 0 && !position_->resumed) *position_ = {position_->epoch + 1, 0, false};
-    position_->resumed = false;
+    position_->resumed = true;  // until there is an iterator to go on with
     uint64_t epoch = position_->epoch;
     auto order = std::make_shared<const detail::Order>(batches_.batches(epoch));
     detail::check_indices(*order, source_->dataset.size());
@@ -176,6 +177,7 @@ class DataLoader {
           return source->make((*order)[batch], batch, epoch, seed, stop);
         });
     ++it;
+    position_->resumed = false;
     return it;
   }
   std::default_sentinel_t end() const { return {}; }

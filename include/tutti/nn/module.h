@@ -53,8 +53,11 @@ struct Parameter : Tensor {
   void arrive(const Tensor& value);
   /// Takes over the value if it came to a copy of this one.
   void catch_up() {
-    if (!defined() && awaited) static_cast<Tensor&>(*this) = awaited->value;
+    if (!defined() && awaited) take_over();
   }
+
+ private:
+  void take_over();
 };
 
 /// A tensor that belongs to the module but is not trained, like a running mean. One that is not persistent is left out

@@ -144,6 +144,7 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const NllOptions& options
 
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, const BinaryOptions& options) {
   check_pair(input, target, "binary_cross_entropy");
+  if (lowered(input, target)) return binary_cross_entropy(in_f32(input), in_f32(target), options);
   Tensor t = cast(target, input.dtype());
   Tensor loss = call(binary_cross_entropy_op, {&input, &t});
   return reduce_loss(options.weight.defined() ? loss * options.weight : loss, options.reduction);
