@@ -251,5 +251,26 @@ TEST(CrossEntropy, SaysThatOneHotTargetsAreProbabilities) {
   EXPECT_NO_THROW(cross_entropy(logits, target.to(f32)));
 }
 
+TEST(Loss, RarerOptionsAgreeWithPyTorch) {
+  for (auto [label, r] : kReductions) {
+    auto expect = [&, suffix = "." + std::string(label)](const std::string& name, auto body) {
+      expect_golden(goldens(), name + suffix, [&](const TensorList& x) { return TensorList{body(x)}; });
+    };
+    // By the weights too, which in PyTorch have no gradient.
+    expect("binary_cross_entropy.weights",
+           [&](auto& x) { return binary_cross_entropy(x[0], x[1], {.weight = x[2], .reduction = r}); });
+    expect("binary_cross_entropy_with_logits.weights", [&](auto& x) {
+      return binary_cross_entropy_with_logits(x[0], x[1], {.weight = x[2], .pos_weight = x[3], .reduction = r});
+    });
+    MarginOptions margin{.margin = -0.9, .reduction = r};
+    expect("cosine_embedding_loss.one", [&](auto& x) { return cosine_embedding_loss(x[0], x[1], x[2], margin); });
+    for (int p : {1, 3})
+      for (bool swap : {false, true})
+        expect("triplet_margin_loss." + std::to_string(p) + (swap ? ".swap" : ".plain"), [&](auto& x) {
+          return triplet_margin_loss(x[0], x[1], x[2], {.margin = 0.8, .p = double(p), .swap = swap, .reduction = r});
+        });
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test
