@@ -176,6 +176,9 @@ TEST(Sequences, AttentionRefusesNonsense) {
   refused({.mask = zeros({3, 5})}, "the mask f32[3, 5] on cpu:0 must be [queries, keys] = [3, 3]");
   refused({.mask = zeros({2, 3, 3})}, "[batch·heads, queries, keys] = [4, 3, 3]");
   refused({.mask = zeros({3})}, "the mask f32[3]");
+  refused({.mask = zeros({2, 3, 3, 3})}, "[batch, heads, queries, keys] = [2, 2, 3, 3]");
+  refused({.mask = zeros({3, 1, 3, 3})}, "the mask f32[3, 1, 3, 3]");
+  refused({.mask = zeros({1, 3, 3})}, "the mask f32[1, 3, 3]");
   refused({.key_padding = zeros({3, 2}, {boolean})}, "key_padding bool[3, 2] on cpu:0 must be [batch, keys] = [2, 3]");
   EXPECT_THROW(m(x, x, zeros({3, 2, 5})), ShapeError);
   EXPECT_THROW(m(x, zeros({4}), x), ShapeError);
