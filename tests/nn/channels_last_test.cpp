@@ -4,6 +4,7 @@
 #include "tests/support/compare.h"
 #include "tutti/autograd.h"
 #include "tutti/nn.h"
+#include "tutti/ops/loss.h"
 #include "tutti/random.h"
 
 namespace tutti::test {
@@ -133,6 +134,7 @@ TEST(ChannelsLast, GoesThroughANetworkAndBack) {
   };
   const Tensor& last = passed.back();
   expect_gradients(last.square().mean(), "squares");
+  expect_gradients(cross_entropy(last, randint(0, 4, {2, 8, 10})), "cross entropy");
   expect_gradients(Linear(4, 3)(AdaptiveAvgPool2d(1)(last).flatten(1)).sum(), "a head");
   // What accumulates in the leaf too.
   last.square().mean().backward();
