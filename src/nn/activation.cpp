@@ -6,11 +6,14 @@ namespace tutti::nn {
 
 Tensor GLU::forward(const Tensor& x) {
   check<ShapeError>(x.size(dim) % 2 == 0, "GLU", "dim {} of {} does not divide into halves", dim, x);
-  int64_t half = x.size(dim) / 2;
-  Tensor y = x.narrow(dim, 0, half) * sigmoid(x.narrow(dim, half, half));
-  // Half of the channels is not dense, and a product of such is contiguous.
-  bool last = !x.is_contiguous() && x.dim() >= 4 && x.is_contiguous(MemoryFormat::channels_last);
-  return last ? y.contiguous(MemoryFormat::channels_last) : y;
+  auto halves = [](const Tensor& t, int64_t at) {
+    int64_t half = t.size(at) / 2;
+    return t.narrow(at, 0, half) * sigmoid(t.narrow(at, half, half));
+  };
+  if (x.is_contiguous() || x.dim() < 4 || !x.is_contiguous(MemoryFormat::channels_last)) return halves(x, dim);
+  // A product of halves is contiguous, and so is the gradient by what was halved: in the order that x has in memory.
+  int64_t at = dim < 0 ? dim + x.dim() : dim;
+  return movedim(halves(movedim(x, 1, -1), at == 1 ? -1 : at > 1 ? at - 1 : 0), -1, 1);
 }
 
 namespace {

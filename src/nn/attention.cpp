@@ -63,7 +63,7 @@ Tensor with_key(const Tensor& x, const Tensor& more, int64_t time) {
   return cat({x, cast(more, x.dtype()).expand(sizes)}, time);
 }
 
-// Sizes may also be 1, which is broadcast; a 3-dim mask has one matrix for each head of each sequence.
+// Sizes may also be 1, which is broadcast (but in front of a 3-dim mask, which is as PyTorch's).
 void check_masks(const AttendOptions& o, int64_t batch, int64_t heads, int64_t queries, int64_t keys) {
   constexpr const char* kName = "MultiheadAttention";
   auto is = [](int64_t size, int64_t wanted) { return size == wanted || size == 1; };
@@ -72,8 +72,9 @@ void check_masks(const AttendOptions& o, int64_t batch, int64_t heads, int64_t q
                        (m.dim() == 4 && is(m.size(0), batch) && is(m.size(1), heads))) &&
                           is(m.size(-2), queries) && is(m.size(-1), keys),
                       kName,
-                      "the mask {} must be [queries, keys] = [{}, {}] or [batch·heads, queries, keys] = [{}, {}, {}]",
-                      m, queries, keys, batch * heads, queries, keys);
+                      "the mask {} must be [queries, keys] = [{}, {}], [batch·heads, queries, keys] = [{}, {}, {}] or "
+                      "[batch, heads, queries, keys] = [{}, {}, {}, {}]",
+                      m, queries, keys, batch * heads, queries, keys, batch, heads, queries, keys);
   if (const Tensor& p = o.key_padding; p.defined()) {
     check<DTypeError>(p.dtype() == DType::boolean, kName, "key_padding must be bool, not {}", p);
     check<ShapeError>(p.dim() == 2 && is(p.size(0), batch) && p.size(1) == keys, kName,

@@ -15,6 +15,12 @@ TensorList parameters() {
   return list;
 }
 
+TensorList tables() {
+  Tensor table = full({4, 2}, 0.5).requires_grad_();
+  table.set_grad(sparse_coo(tensor({{1, 3, 1}}), ones({3, 2}), {4, 2}));
+  return {table};
+}
+
 struct Run {
   nn::Linear net{2, 3};
   nn::LazyLinear lazy{2};
@@ -23,6 +29,8 @@ struct Run {
   SGD sgd{parameters(), {.momentum = 0.9}};
   Adagrad adagrad{parameters()};
   Lion lion{{parameters()[0]}};
+  AdamW adamw{parameters(), {.weight_decay = 0.1}};
+  SparseAdam sparse{tables()};
   Scheduler schedule{adam, cosine_restarts(3, 2) * warmup(10) * step_decay(5) * multi_step({3})};
   Plateau plateau{adam, {.patience = 0}};
   Ema<nn::Linear> ema{net};
@@ -33,11 +41,12 @@ struct Run {
   std::optional<std::vector<double>> history = std::vector<double>{0.5};
 
   std::vector<io::Part> parts() {
-    return {{"net", net},         {"lazy", lazy},         {"adam", adam}, {"rmsprop", rmsprop}, {"sgd", sgd},
-            {"adagrad", adagrad}, {"schedule", schedule}, {"lion", lion}, {"plateau", plateau}, {"ema", ema},
-            {"scaler", scaler},   {"loader", loader},     {"n", number},  {"history", history}};
+    return {{"net", net},         {"lazy", lazy},       {"adam", adam},         {"rmsprop", rmsprop},
+            {"sgd", sgd},         {"adagrad", adagrad}, {"schedule", schedule}, {"lion", lion},
+            {"plateau", plateau}, {"ema", ema},         {"scaler", scaler},     {"loader", loader},
+            {"n", number},        {"history", history}, {"adamw", adamw},       {"sparse", sparse}};
   }
-  std::vector<Optimizer*> optimizers() { return {&adam, &rmsprop, &sgd, &adagrad, &lion}; }
+  std::vector<Optimizer*> optimizers() { return {&adam, &rmsprop, &sgd, &adagrad, &lion, &adamw, &sparse}; }
   void go_on() {
     for (Optimizer* o : optimizers()) {
       o->step();

@@ -6,6 +6,8 @@ by the parameters in the order of their names, all in one flat array, zeros wher
 second gradient, there is no /seconds.
 """
 
+import math
+
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -14,13 +16,14 @@ from cases import Inputs, as_list, weights
 
 
 class RMSNorm(nn.Module):
-    def __init__(self, sizes, eps=1e-6):
+    def __init__(self, sizes, eps=1e-6, affine=True):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(sizes))
+        self.weight = nn.Parameter(torch.ones(sizes)) if affine else None
         self.eps, self.dims = eps, tuple(range(-len(sizes), 0))
 
     def forward(self, x):
-        return x / (x.square().mean(self.dims, keepdim=True) + self.eps).sqrt() * self.weight
+        y = x / (x.square().mean(self.dims, keepdim=True) + self.eps).sqrt()
+        return y if self.weight is None else y * self.weight
 
 
 class Hardsigmoid(nn.Module):
@@ -50,13 +53,15 @@ class WithoutBias(nn.Module):
 class Bag(nn.Module):
     """EmbeddingBag of public operators, which has second gradients."""
 
-    def __init__(self, entries, width, mode, padding_idx=None):
+    def __init__(self, entries, width, mode, padding_idx=None, include_last_offset=False):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(entries, width))
-        self.mode, self.padding_idx = mode, padding_idx
+        self.mode, self.padding_idx, self.has_last = mode, padding_idx, include_last_offset
 
-    def forward(self, ids, offsets, factors=None):
-        ends = offsets.tolist()[1:] + [len(ids)]
+    def forward(self, ids, offsets=None, factors=None):
+        if offsets is None:
+            offsets, ids = torch.arange(0, ids.numel(), ids.shape[1]), ids.flatten()
+        ends = offsets.tolist()[1:] + ([] if self.has_last else [len(ids)])
         bags = []
         for begin, end in zip(offsets.tolist(), ends):
             keep = [i for i in range(begin, end) if ids[i].item() != self.padding_idx]
@@ -70,6 +75,22 @@ class Bag(nn.Module):
             else:
                 bags.append(rows.mean(0) if self.mode == "mean" else rows.sum(0))
         return torch.stack(bags)
+
+
+class Fair(nn.Module):
+    """Embedding with scale_grad_by_freq of public operators: of each row, the part that counts is differentiated."""
+
+    def __init__(self, entries, width, padding_idx=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(entries, width))
+        self.padding_idx = padding_idx
+
+    def forward(self, ids):
+        counts = torch.bincount(ids.flatten(), minlength=len(self.weight))
+        share = (1 / counts.clamp(min=1).double()).unsqueeze(1)
+        if self.padding_idx is not None:
+            share[self.padding_idx] = 0
+        return (self.weight * share + (self.weight * (1 - share)).detach())[ids]
 
 
 def flat(gradients, wanted):
@@ -137,6 +158,10 @@ def conv(c):
     c.case("conv2d.same", nn.Conv2d(2, 2, (2, 3), padding="same", dilation=(1, 2)), (1, 2, 4, 5))
     c.case("conv2d.reflect", nn.Conv2d(2, 2, 3, padding=(1, 2), padding_mode="reflect"), (1, 2, 4, 4))
     c.case("conv2d.replicate", nn.Conv2d(2, 2, 3, padding=(1, 2), stride=2, padding_mode="replicate"), (1, 2, 4, 4))
+    c.case("conv2d.circular", nn.Conv2d(2, 2, 3, padding=(1, 2), padding_mode="circular"), (1, 2, 4, 4))
+    c.case("conv2d.same.circular", nn.Conv2d(2, 2, (4, 3), padding="same", padding_mode="circular"), (1, 2, 5, 4))
+    same = nn.Conv2d(2, 2, (2, 3), padding="same", dilation=(1, 2), padding_mode="replicate")
+    c.case("conv2d.same.replicate", same, (1, 2, 3, 4))
     c.case("conv2d.same.reflect", nn.Conv2d(2, 2, (4, 3), padding="same", padding_mode="reflect"), (1, 2, 5, 4))
     c.case("conv3d", nn.Conv3d(2, 2, 2, stride=(1, 2, 1), padding=1), (1, 2, 2, 3, 3))
     c.case("conv3d.replicate", nn.Conv3d(1, 2, 2, padding=(0, 1, 2), padding_mode="replicate"), (1, 1, 2, 2, 3))
@@ -192,7 +217,10 @@ def norm(c):
     c.case("batch2d.average", nn.BatchNorm2d(2, momentum=None, eps=1e-2), (3, 2, 2, 3), (3, 2, 2, 3), run=two)
     c.case("batch1d.plain", nn.BatchNorm1d(3, affine=False, momentum=0.3), (4, 3), (4, 3), run=two)
     c.case("batch2d.untracked", nn.BatchNorm2d(2, track_running_stats=False), (3, 2, 2, 3), train=False)
+    c.case("batch2d.untracked.train", nn.BatchNorm2d(2, track_running_stats=False), (3, 2, 2, 3))
     c.case("instance1d", nn.InstanceNorm1d(3), (2, 3, 4))
+    c.case("instance2d.plain", nn.InstanceNorm2d(2, track_running_stats=True), (2, 2, 2, 3))
+    c.case("instance2d.plain.eval", nn.InstanceNorm2d(2, track_running_stats=True), (2, 2, 2, 3), train=False)
     c.case("instance2d", nn.InstanceNorm2d(2, affine=True, eps=1e-3), (2, 2, 2, 3))
     c.case("instance2d.tracked", nn.InstanceNorm2d(2, affine=True, track_running_stats=True), (2, 2, 2, 3))
     c.case("instance2d.eval", nn.InstanceNorm2d(2, affine=True, track_running_stats=True), (2, 2, 2, 3), train=False)
@@ -209,6 +237,7 @@ def norm(c):
     c.case("group.plain", nn.GroupNorm(1, 4, affine=False, eps=1e-2), (2, 4, 2, 2))
     c.case("rms", RMSNorm((4,)), (3, 4))
     c.case("rms.two", RMSNorm((2, 3), eps=1e-2), (2, 2, 3))
+    c.case("rms.plain", RMSNorm((4,), affine=False), (3, 4))
 
 
 def embedding(c):
@@ -222,6 +251,18 @@ def embedding(c):
     c.case("bag.twice.mean", Bag(5, 3, "mean"), line, offsets)
     c.case("bag.twice.max", Bag(5, 3, "max"), line, offsets)
     c.case("bag.twice.weighted", Bag(5, 3, "sum", padding_idx=4), line, offsets, (6,))
+    # Bags are linear in the table; squares of them have second gradients that are not zero.
+    squared = lambda m, *x: m(*x).square()
+    c.case("embedding.fair", Fair(5, 3, padding_idx=1), ids, run=squared)
+    c.case("bag.squared.mean", Bag(5, 3, "mean", padding_idx=1), line, offsets, run=squared)
+    c.case("bag.squared.max", Bag(5, 3, "max", padding_idx=4), line, offsets, run=squared)
+    c.case("bag.squared.matrix", Bag(5, 3, "mean"), ids, run=squared)
+    c.case("bag.squared.matrix.max", Bag(5, 3, "max"), ids, run=squared)
+    last = Bag(5, 3, "mean", padding_idx=2, include_last_offset=True)
+    c.case("bag.squared.last", last, line, torch.tensor([0, 2, 2, 6]), run=squared)
+    weighted = lambda m, i, o, w: m(i, o, w)
+    c.case("bag.sparse.weighted", nn.EmbeddingBag(5, 3, mode="sum", sparse=True), line, offsets, (6,), run=weighted, orders=1)
+    c.case("bag.sparse.padding", nn.EmbeddingBag(5, 3, mode="sum", sparse=True, padding_idx=1), line, offsets, orders=1)
     c.case("bag.sparse", nn.EmbeddingBag(5, 3, mode="sum", sparse=True), ids, orders=1)
     c.case("bag.last", nn.EmbeddingBag(5, 3, mode="mean", include_last_offset=True), line, torch.tensor([0, 2, 6]), orders=1)
     # What is shortened in place is seen in "after", which holds no parameters: hence as an output.
@@ -258,6 +299,9 @@ def recurrent(c):
         c.case(f"{name}.lengths", long, (3, 4, 2), torch.tensor([2, 4, 1]), run=lengths)
     c.case("rnn.relu", nn.RNN(3, 2, nonlinearity="relu"), (3, 2, 3), run=plain)
     c.case("lstm.projection", nn.LSTM(2, 3, num_layers=2, proj_size=2), (3, 2, 2), run=plain)
+    c.case("lstm.projection.first", nn.LSTM(2, 3, bias=False, batch_first=True, proj_size=2), (2, 3, 2), run=plain)
+    both = nn.LSTM(2, 3, bidirectional=True, proj_size=2)
+    c.case("lstm.projection.lengths", both, (4, 3, 2), torch.tensor([2, 4, 1]), run=lengths)
     c.case("lstm.single", nn.LSTM(3, 2), (3, 3), run=plain)
 
 
@@ -278,11 +322,15 @@ def attention(c):
     c.case("attention.nobias", make(4, 2, bias=False), (2, 2, 4), (3, 2, 4), (3, 2, 4), run=attend)
     wide = make(4, 2, kdim=3, vdim=2, batch_first=True)
     c.case("attention.wide", wide, (2, 2, 4), (2, 3, 3), (2, 3, 2), run=attend)
+    c.case("attention.wide.nobias", make(4, 2, kdim=3, vdim=2, bias=False), (2, 2, 4), (3, 2, 3), (3, 2, 2), run=attend)
+    c.case("attention.wide.bias_kv", make(4, 2, kdim=3, add_bias_kv=True), (2, 2, 4), (3, 2, 3), (3, 2, 4), run=attend)
     c.case("attention.causal", make(4, 2), (3, 2, 4), run=lambda m, x: own(m, x, attn_mask=banned))
     masked = lambda m, x, mask: own(m, x, attn_mask=mask)
     c.case("attention.bool", make(4, 2), (3, 2, 4), torch.tensor([[1, 0, 0], [0, 0, 1], [0, 1, 0]]).bool(), run=masked)
     c.case("attention.added", make(4, 2), (3, 2, 4), (3, 3), run=masked)
     c.case("attention.heads", make(4, 2), (3, 2, 4), (4, 3, 3), run=masked)
+    several = Inputs("several").boolean(4, 3, 3) & ~torch.eye(3).bool()
+    c.case("attention.bool.heads", make(4, 2), (3, 2, 4), several, run=masked)
     keys = lambda m, x, p: own(m, x, key_padding_mask=p)
     c.case("attention.padding", make(4, 2), (3, 2, 4), padding, run=keys)
     both = lambda m, x, mask, p: own(m, x, attn_mask=mask, key_padding_mask=p)
@@ -291,6 +339,11 @@ def attention(c):
     c.case("attention.bias_kv", make(4, 2, add_bias_kv=True), (3, 2, 4), banned, padding, run=both)
     more = make(4, 2, add_bias_kv=True, add_zero_attn=True, batch_first=True)
     c.case("attention.more", more, (2, 2, 4), (2, 3, 4), (2, 3, 4), run=attend)
+    # An added mask that is causal too, of keys of which there are more than it speaks of.
+    past = lambda m, x, mask, p=None: own(m, x, attn_mask=mask.masked_fill(banned, -math.inf), key_padding_mask=p)
+    c.case("attention.bias_kv.causal", make(4, 2, add_bias_kv=True), (3, 2, 4), (3, 3), run=past)
+    every = make(4, 2, add_bias_kv=True, add_zero_attn=True)
+    c.case("attention.more.causal", every, (3, 2, 4), (4, 3, 3), padding, run=past)
     c.case("attention.zero", make(4, 2, add_zero_attn=True), (3, 2, 4), (3, 3), run=masked)
     weighted = lambda m, x: m(x, x, x, key_padding_mask=padding)
     c.case("attention.weights", make(4, 2), (3, 2, 4), run=weighted)
@@ -312,6 +365,15 @@ def transformer(c):
     run = lambda m, x, y, p: m(x, y, tgt_mask=banned, memory_key_padding_mask=p)
     last = decoder(4, 2, activation="gelu", batch_first=True, norm_first=True, **o)
     c.case("decoder.gelu", last, (2, 3, 4), (2, 3, 4), padding, run=run, size=0.5)
+    run = lambda m, x, y, seen, p: m(x, y, memory_mask=seen, tgt_key_padding_mask=p)
+    c.case("decoder.masked", decoder(4, 2, layer_norm_eps=1e-3, **o), (3, 2, 4), (2, 2, 4), (3, 2), padding, run=run, size=0.5)
+    run = lambda m, x, p: m(x, mask=banned, src_key_padding_mask=p)
+    c.case("encoders.masked", nn.TransformerEncoder(encoder(4, 2, **o), 2), (3, 2, 4), padding, run=run, size=0.5)
+    whole = nn.TransformerDecoder(last, 2, nn.LayerNorm(4))
+    run = lambda m, x, y, seen, p: m(x, y, tgt_mask=banned, memory_mask=seen, tgt_key_padding_mask=p, memory_key_padding_mask=p)
+    c.case("decoders.masked", whole, (2, 3, 4), (2, 3, 4), (3, 3), padding, run=run, size=0.5)
+    c.case("decoders.normed", nn.TransformerDecoder(decoder(4, 2, **o), 1, nn.LayerNorm(4)), (2, 2, 4), (3, 2, 4), size=0.5)
+    c.case("decoders.bare", nn.TransformerDecoder(decoder(4, 2, norm_first=True, **o), 1), (2, 2, 4), (3, 2, 4), size=0.5)
     c.case("encoders", nn.TransformerEncoder(encoder(4, 2, norm_first=True, **o), 2, nn.LayerNorm(4)), (2, 2, 4), size=0.5)
     c.case("decoders", nn.TransformerDecoder(decoder(4, 2, **o), 2), (2, 1, 4), (2, 1, 4), size=0.5)
     c.case("encoders.normed", nn.TransformerEncoder(encoder(4, 2, **o), 1, nn.LayerNorm(4)), (2, 2, 4), size=0.5)

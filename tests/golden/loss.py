@@ -49,8 +49,14 @@ def fill(file):
         case(f"binary_cross_entropy.targets.{reduction}", entropy, pair)
         positive = lambda x, t, p: finish(-(p.detach() * t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x)))
         case(f"binary_cross_entropy_with_logits.targets.{reduction}", positive, some)
+        weighed = lambda x, t, w: finish(-w * (t * x.log() + (1 - t) * torch.log1p(-x)))
+        case(f"binary_cross_entropy.weights.{reduction}", weighed, unit)
+        weighed_logits = lambda x, t, w, p: finish(-w * (p * t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x)))
+        case(f"binary_cross_entropy_with_logits.weights.{reduction}", weighed_logits, logits)
         sides = lambda x: [x.real(4, 3), x.real(4, 3), torch.tensor([1, -1, -1, 1])]
         case(f"cosine_embedding_loss.{reduction}", lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin=0.1, **r), sides)
+        vectors = lambda x: [x.real(3), x.real(3), torch.tensor(-1)]
+        case(f"cosine_embedding_loss.one.{reduction}", lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin=-0.9, **r), vectors)
         ranks = lambda x: [x.real(4), x.real(4), torch.tensor([1, -1, -1, 1])]
         case(f"margin_ranking_loss.{reduction}", lambda x, y, t: F.margin_ranking_loss(x, y, t, margin=0.3, **r), ranks)
         hinge = lambda x: [x.real(2, 3), torch.tensor([[1, -1, -1], [1, 1, -1]])]
@@ -59,8 +65,6 @@ def fill(file):
         three = lambda x: [x.real(4, 3), x.real(4, 3), x.real(4, 3)]
         for p in (1, 2, 3):
             for swap in (False, True):
-                if reduction != "mean" and p != 2:
-                    continue
                 case(
                     f"triplet_margin_loss.{p}.{'swap' if swap else 'plain'}.{reduction}",
                     lambda a, b, c: F.triplet_margin_loss(a, b, c, margin=0.8, p=p, swap=swap, **r),
@@ -101,7 +105,7 @@ def fill(file):
                         x, t, None if w is None else w.detach(), label_smoothing=smoothing, reduction=reduction
                     )
                     case(f"cross_entropy.{name}", run, make)
-                    if reduction != "sum" and (label == "image" or (label == "batch" and not weighted)):
+                    if weighted or label in ("batch", "image"):
                         soft = lambda x: [x.real(*sizes), x.real(*sizes, low=0, high=1)] + (
                             [x.real(classes, low=0, high=2)] if weighted else []
                         )

@@ -107,6 +107,7 @@ def fill(file):
             run(part, key, ["c"], pairs, halves, lambda p: maker(p, **options))
             file.put(f"{key}/c", torch.view_as_complex(torch.from_numpy(part.arrays[f"{key}/c"])))
     o = torch.optim
+    run(file, "sparse.sgd.plain", ["table"], start, grads, lambda p: o.SGD(p, lr=0.1))
     run(file, "sparse.sgd", ["table"], start, grads, lambda p: o.SGD(p, lr=0.1, maximize=True))
     run(file, "sparse.adagrad", ["table"], start, grads, lambda p: o.Adagrad(p, lr=0.1, lr_decay=0.1))
     run(file, "sparse.adam", ["table"], start, grads, lambda p: o.SparseAdam(p, lr=0.05, betas=(0.8, 0.9)))

@@ -36,6 +36,10 @@ TEST(Layers, ConvolutionsAgreeWithPyTorch) {
   agree("conv2d.same", Conv2d(2, 2, {2, 3}, {.dilation = {1, 2}, .same = true}));
   agree("conv2d.reflect", Conv2d(2, 2, 3, {.padding = {1, 2}, .padding_mode = PadMode::reflect}));
   agree("conv2d.replicate", Conv2d(2, 2, 3, {.stride = 2, .padding = {1, 2}, .padding_mode = PadMode::replicate}));
+  agree("conv2d.circular", Conv2d(2, 2, 3, {.padding = {1, 2}, .padding_mode = PadMode::circular}));
+  agree("conv2d.same.circular", Conv2d(2, 2, {4, 3}, {.same = true, .padding_mode = PadMode::circular}));
+  agree("conv2d.same.replicate",
+        Conv2d(2, 2, {2, 3}, {.dilation = {1, 2}, .same = true, .padding_mode = PadMode::replicate}));
   agree("conv2d.same.reflect", Conv2d(2, 2, {4, 3}, {.same = true, .padding_mode = PadMode::reflect}));
   agree("conv3d", Conv3d(2, 2, 2, {.stride = {1, 2, 1}, .padding = 1}));
   agree("conv3d.replicate", Conv3d(1, 2, 2, {.padding = {0, 1, 2}, .padding_mode = PadMode::replicate}));
@@ -98,6 +102,7 @@ TEST(Layers, BatchNormsAgreeWithPyTorch) {
   agree("batch2d.eval", BatchNorm2d(2), eval);
   agree("batch3d.eval", BatchNorm3d(2), eval);
   agree("batch2d.untracked", BatchNorm2d(2, {.track_running_stats = false}), {.training = false});
+  agree("batch2d.untracked.train", BatchNorm2d(2, {.track_running_stats = false}));
   BatchNorm2d norm(2);
   EXPECT_THAT(message_of<ShapeError>([&] { norm(zeros({2, 2, 3})); }), HasSubstr("BatchNorm"));
 }
@@ -114,6 +119,8 @@ TEST(Layers, NormsAgreeWithPyTorch) {
   agree("instance1d.eval", InstanceNorm1d(3, tracked), {.training = false});
   agree("instance3d.tracked", InstanceNorm3d(2, slow), {.counts_batches = false});
   agree("instance3d.eval", InstanceNorm3d(2, tracked), {.training = false});
+  agree("instance2d.plain", InstanceNorm2d(2, {.track_running_stats = true}), {.counts_batches = false});
+  agree("instance2d.plain.eval", InstanceNorm2d(2, {.track_running_stats = true}), {.training = false});
   agree("layer.nobias", LayerNorm(4, {.bias = false}));
   agree("group.nobias", GroupNorm(2, 4, {.bias = false}));
   agree("layer", LayerNorm(4));
@@ -123,6 +130,22 @@ TEST(Layers, NormsAgreeWithPyTorch) {
   agree("group.plain", GroupNorm(1, 4, {.eps = 1e-2, .affine = false}));
   agree("rms", RMSNorm(4));
   agree("rms.two", RMSNorm({2, 3}, {.eps = 1e-2}));
+  agree("rms.plain", RMSNorm(4, {.affine = false}));
+}
+
+// Not PyTorch's, which takes no momentum for a momentum of 0 here: as for batch norm, the average of all batches.
+TEST(Layers, InstanceNormsWithoutMomentumAverage) {
+  manual_seed(4);
+  InstanceNorm2d norm(2, {.momentum = {}, .track_running_stats = true});
+  norm.to(f64);
+  Tensor x = randn({3, 2, 4, 5}, {f64}), y = randn({3, 2, 4, 5}, {f64}) * 3.0 + 1.0;
+  auto means = [](const Tensor& t) { return t.mean({0, 2, 3}); };
+  auto variances = [](const Tensor& t) { return t.flatten(2).var(-1).mean(0); };
+  norm(x);
+  EXPECT_TRUE(close(norm.running_mean, means(x), 1e-12));
+  norm(y);
+  EXPECT_TRUE(close(norm.running_mean, (means(x) + means(y)) / 2.0, 1e-12));
+  EXPECT_TRUE(close(norm.running_var, (variances(x) + variances(y)) / 2.0, 1e-12));
 }
 
 TEST(Layers, EmbeddingsAgreeWithPyTorch) {
@@ -168,6 +191,27 @@ TEST(Layers, BagsAgreeInSecondGradients) {
   expect_layer(golden(), "bag.twice.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), offsets);
   expect_layer(golden(), "bag.twice.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum, .padding_idx = 4}),
                [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; });
+  auto squared = [](auto& m, const TensorList& x) { return TensorList{m(x[0]).square()}; };
+  auto bags = [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1]).square()}; };
+  expect_layer(golden(), "embedding.fair", Embedding(5, 3, {.padding_idx = 1, .scale_grad_by_freq = true}), squared);
+  expect_layer(golden(), "bag.squared.mean", EmbeddingBag(5, 3, {.padding_idx = 1}), bags);
+  expect_layer(golden(), "bag.squared.max", EmbeddingBag(5, 3, {.mode = BagMode::max, .padding_idx = 4}), bags);
+  expect_layer(golden(), "bag.squared.matrix", EmbeddingBag(5, 3), squared);
+  expect_layer(golden(), "bag.squared.matrix.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), squared);
+  expect_layer(golden(), "bag.squared.last", EmbeddingBag(5, 3, {.include_last_offset = true, .padding_idx = 2}), bags);
+}
+
+TEST(Layers, SparseBagsAgreeWithPyTorch) {
+  // What comes is dense in the golden; here it must be sparse before it is compared.
+  auto is_sparse = [](EmbeddingBag& m, const Tensor& y) {
+    EXPECT_TRUE(grad({y.sum()}, {m.weight}, {.retain_graph = true})[0].is_sparse());
+    return TensorList{y};
+  };
+  expect_layer(golden(), "bag.sparse.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum, .sparse = true}),
+               [&](EmbeddingBag& m, const TensorList& x) { return is_sparse(m, m(x[0], x[1], x[2])); });
+  expect_layer(golden(), "bag.sparse.padding",
+               EmbeddingBag(5, 3, {.mode = BagMode::sum, .sparse = true, .padding_idx = 1}),
+               [&](EmbeddingBag& m, const TensorList& x) { return is_sparse(m, m(x[0], x[1])); });
 }
 
 TEST(Layers, ActivationsAgreeWithPyTorch) {

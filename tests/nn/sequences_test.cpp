@@ -47,6 +47,10 @@ TEST(Sequences, RecurrentLayersAgreeWithPyTorch) {
                [](RNN& m, const TensorList& x) { return list(m(x[0])); });
   auto plain = [](LSTM& m, const TensorList& x) { return list(m(x[0])); };
   expect_layer(golden(), "lstm.projection", LSTM(2, 3, {.layers = 2, .projection = 2}), plain);
+  expect_layer(golden(), "lstm.projection.first", LSTM(2, 3, {.bias = false, .batch_first = true, .projection = 2}),
+               plain);
+  expect_layer(golden(), "lstm.projection.lengths", LSTM(2, 3, {.bidirectional = true, .projection = 2}),
+               [](LSTM& m, const TensorList& x) { return list(m(x[0], LstmState{}, x[1])); });
   expect_layer(golden(), "lstm.single", LSTM(3, 2), plain);
 }
 
@@ -88,6 +92,8 @@ TEST(Sequences, AttentionAgreesWithPyTorch) {
   // Here too: numbers of a millionth, of terms of a tenth.
   expect_layer(golden(), "attention.wide", M(4, 2, {.batch_first = true, .key_width = 3, .value_width = 2}), cross,
                {.f32 = 2e-5});
+  expect_layer(golden(), "attention.wide.nobias", M(4, 2, {.bias = false, .key_width = 3, .value_width = 2}), cross);
+  expect_layer(golden(), "attention.wide.bias_kv", M(4, 2, {.key_width = 3, .add_bias_kv = true}), cross);
 }
 
 TEST(Sequences, MaskedAttentionAgreesWithPyTorch) {
@@ -96,6 +102,13 @@ TEST(Sequences, MaskedAttentionAgreesWithPyTorch) {
   agree_masked("attention.bool", [](const TensorList& x) { return AttendOptions{.mask = logical_not(x[1])}; });
   agree_masked("attention.added", [](const TensorList& x) { return AttendOptions{.mask = x[1]}; });
   agree_masked("attention.heads", [](const TensorList& x) { return AttendOptions{.mask = x[1]}; });
+  agree_masked("attention.bool.heads", [](const TensorList& x) { return AttendOptions{.mask = logical_not(x[1])}; });
+  // The same with the batch and the heads as dims of their own.
+  auto apart = [](const Tensor& mask) { return mask.view({2, 2, 3, 3}); };
+  agree_masked("attention.heads", [&](const TensorList& x) { return AttendOptions{.mask = apart(x[1])}; });
+  agree_masked("attention.bool.heads",
+               [&](const TensorList& x) { return AttendOptions{.mask = apart(logical_not(x[1]))}; });
+  agree_masked("attention.added", [](const TensorList& x) { return AttendOptions{.mask = x[1].view({1, 1, 3, 3})}; });
   agree_masked("attention.padding", [](const TensorList& x) { return AttendOptions{.key_padding = x[1]}; });
   agree_masked("attention.both", [](const TensorList& x) { return AttendOptions{.mask = x[1], .key_padding = x[2]}; });
   agree_masked("attention.bools",
@@ -116,6 +129,14 @@ TEST(Sequences, AttentionWithMoreKeysAgreesWithPyTorch) {
                [](M& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; });
   expect_layer(golden(), "attention.zero", M(4, 2, {.add_zero_attn = true}),
                [](M& m, const TensorList& x) { return TensorList{m(x[0], x[0], x[0], AttendOptions{.mask = x[1]})}; });
+  expect_layer(golden(), "attention.bias_kv.causal", M(4, 2, {.add_bias_kv = true}), [](M& m, const TensorList& x) {
+    return TensorList{m(x[0], x[0], x[0], AttendOptions{.mask = x[1], .causal = true})};
+  });
+  expect_layer(golden(), "attention.more.causal", M(4, 2, {.add_bias_kv = true, .add_zero_attn = true}),
+               [](M& m, const TensorList& x) {
+                 AttendOptions o{.mask = x[1], .key_padding = x[2], .causal = true};
+                 return TensorList{m(x[0], x[0], x[0], o)};
+               });
 }
 
 TEST(Sequences, AttentionWeightsAgreeWithPyTorch) {
@@ -155,6 +176,9 @@ TEST(Sequences, AttentionRefusesNonsense) {
   refused({.mask = zeros({3, 5})}, "the mask f32[3, 5] on cpu:0 must be [queries, keys] = [3, 3]");
   refused({.mask = zeros({2, 3, 3})}, "[batch·heads, queries, keys] = [4, 3, 3]");
   refused({.mask = zeros({3})}, "the mask f32[3]");
+  refused({.mask = zeros({2, 3, 3, 3})}, "[batch, heads, queries, keys] = [2, 2, 3, 3]");
+  refused({.mask = zeros({3, 1, 3, 3})}, "the mask f32[3, 1, 3, 3]");
+  refused({.mask = zeros({1, 3, 3})}, "the mask f32[1, 3, 3]");
   refused({.key_padding = zeros({3, 2}, {boolean})}, "key_padding bool[3, 2] on cpu:0 must be [batch, keys] = [2, 3]");
   EXPECT_THROW(m(x, x, zeros({3, 2, 5})), ShapeError);
   EXPECT_THROW(m(x, zeros({4}), x), ShapeError);
@@ -192,6 +216,31 @@ TEST(Sequences, TransformersAgreeWithPyTorch) {
   normed.final_norm = true, bare.final_norm = false;
   expect_layer(golden(), "encoders.normed", TransformerEncoder(4, 2, 1, normed));
   expect_layer(golden(), "encoders.bare", TransformerEncoder(4, 2, 1, bare));
+}
+
+TEST(Sequences, MaskedTransformersAgreeWithPyTorch) {
+  TransformerOptions plain{.feedforward = 3, .dropout = 0};
+  TransformerOptions first{.feedforward = 3, .dropout = 0, .norm_first = true};
+  TransformerOptions wide{.feedforward = 3, .dropout = 0, .eps = 1e-3};
+  TransformerOptions other{.feedforward = 3, .dropout = 0, .gelu = true, .batch_first = true, .norm_first = true};
+  using Encoders = TransformerEncoder;
+  using Decoders = TransformerDecoder;
+  expect_layer(golden(), "encoders.masked", Encoders(4, 2, 2, plain), [](Encoders& m, const TensorList& x) {
+    return TensorList{m(x[0], AttendOptions{.key_padding = x[1], .causal = true})};
+  });
+  expect_layer(golden(), "decoder.masked", TransformerDecoderLayer(4, 2, wide),
+               [](TransformerDecoderLayer& m, const TensorList& x) {
+                 return TensorList{m(x[0], x[1], AttendOptions{.key_padding = x[3]}, AttendOptions{.mask = x[2]})};
+               });
+  expect_layer(golden(), "decoders.masked", Decoders(4, 2, 2, other), [](Decoders& m, const TensorList& x) {
+    AttendOptions own{.key_padding = x[3], .causal = true}, memory{.mask = x[2], .key_padding = x[3]};
+    return TensorList{m(x[0], x[1], own, memory)};
+  });
+  auto two = [](Decoders& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
+  TransformerOptions normed = plain, bare = first;
+  normed.final_norm = true, bare.final_norm = false;
+  expect_layer(golden(), "decoders.normed", Decoders(4, 2, 1, normed), two);
+  expect_layer(golden(), "decoders.bare", Decoders(4, 2, 1, bare), two);
 }
 
 TEST(Sequences, TransformersDropInTrainingOnly) {

@@ -251,5 +251,59 @@ TEST(CrossEntropy, SaysThatOneHotTargetsAreProbabilities) {
   EXPECT_NO_THROW(cross_entropy(logits, target.to(f32)));
 }
 
+TEST(Loss, RarerOptionsAgreeWithPyTorch) {
+  for (auto [label, r] : kReductions) {
+    auto expect = [&, suffix = "." + std::string(label)](const std::string& name, auto body) {
+      expect_golden(goldens(), name + suffix, [&](const TensorList& x) { return TensorList{body(x)}; });
+    };
+    // By the weights too, which in PyTorch have no gradient.
+    expect("binary_cross_entropy.weights",
+           [&](auto& x) { return binary_cross_entropy(x[0], x[1], {.weight = x[2], .reduction = r}); });
+    expect("binary_cross_entropy_with_logits.weights", [&](auto& x) {
+      return binary_cross_entropy_with_logits(x[0], x[1], {.weight = x[2], .pos_weight = x[3], .reduction = r});
+    });
+    MarginOptions margin{.margin = -0.9, .reduction = r};
+    expect("cosine_embedding_loss.one", [&](auto& x) { return cosine_embedding_loss(x[0], x[1], x[2], margin); });
+    for (int p : {1, 3})
+      for (bool swap : {false, true})
+        expect("triplet_margin_loss." + std::to_string(p) + (swap ? ".swap" : ".plain"), [&](auto& x) {
+          return triplet_margin_loss(x[0], x[1], x[2], {.margin = 0.8, .p = double(p), .swap = swap, .reduction = r});
+        });
+  }
+}
+
+TEST(CrossEntropy, KeepsChannelsLast) {
+  auto last = [](const Tensor& t) { return t.is_contiguous(MemoryFormat::channels_last) && !t.is_contiguous(); };
+  for (const Shape& sizes : {Shape{2, 4, 3, 5}, Shape{2, 3, 2, 2, 3}}) {
+    int64_t classes = sizes[1];
+    Shape places = sizes;
+    places.erase(1);
+    Tensor plain = scattered(sizes).requires_grad_();
+    Tensor x = plain.detach().contiguous(MemoryFormat::channels_last).requires_grad_();
+    Tensor target = randint(0, classes, places), weight = scattered({classes}, f64, 3, 0.5, 2);
+    target.flatten()[1].fill_(-100);
+    for (auto [label, r] : kReductions) {
+      CrossEntropyOptions o{.weight = weight, .label_smoothing = 0.1, .reduction = r};
+      Tensor expected = cross_entropy(plain, target, o), loss = cross_entropy(x, target, o);
+      EXPECT_TRUE(close(loss, expected, 1e-13)) << label;
+      Tensor from_above = fixed_weights(loss);
+      Tensor wanted = grad({expected}, {plain}, {.create_graph = true}, {from_above})[0];
+      Tensor found = grad({loss}, {x}, {.create_graph = true}, {from_above})[0];
+      EXPECT_TRUE(last(found)) << label;
+      EXPECT_TRUE(close(found, wanted, 1e-13)) << label;
+      Tensor again = grad({found.square().sum()}, {x})[0];
+      EXPECT_TRUE(last(again)) << label;
+      EXPECT_TRUE(close(again, grad({wanted.square().sum()}, {plain})[0], 1e-12)) << label;
+      Tensor soft = softmax(scattered(sizes, f64, 7), 1), by_soft = cross_entropy(x, soft, o);
+      EXPECT_TRUE(last(grad({by_soft}, {x}, {}, {fixed_weights(by_soft)})[0])) << label;
+    }
+  }
+  Tensor none = zeros({0, 3, 2, 2}).contiguous(MemoryFormat::channels_last);
+  EXPECT_EQ(cross_entropy(none, zeros({0, 2, 2}, {i64}), {.reduction = Reduction::sum}).item<double>(), 0);
+  Tensor wrong = zeros({2, 3, 2, 4}).contiguous(MemoryFormat::channels_last), far = zeros({2, 2, 4}, {i64});
+  far[1][0][1].fill_(3);
+  EXPECT_THAT(message_of<IndexError>([&] { cross_entropy(wrong, far); }), HasSubstr("target 3 at position 9"));
+}
+
 }  // namespace
 }  // namespace tutti::test

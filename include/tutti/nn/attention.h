@@ -17,7 +17,7 @@ struct MultiheadAttentionOptions {
   bool add_zero_attn = false;              // one more key and value of zeros: something to attend to where nothing fits
 };
 struct AttendOptions {
-  Tensor mask = {};         // [T, S] or [batch·heads, T, S]: bool (true: may attend) or added to the scores
+  Tensor mask = {};  // [T, S], [batch·heads, T, S], [batch, heads, T, S]: bool (true: may attend) or added to scores
   Tensor key_padding = {};  // bool [batch, S]: true marks keys that are no keys
   bool causal = false;
   TUTTI_FIELDS(mask, key_padding, causal)

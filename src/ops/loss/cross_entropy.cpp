@@ -293,6 +293,12 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
                     "the target {} must have the shape {}: that of the logits {} without their classes{}", target,
                     place_sizes(logits), logits,
                     target.sizes() == logits.sizes() ? "; or be probabilities of floating point, target.to(f32)" : "");
+  if (logits.dim() >= 4 && !logits.is_contiguous() && logits.is_contiguous(MemoryFormat::channels_last)) {
+    // The classes of a place lie together: places are rows, and the gradient lies in memory as the logits do.
+    Tensor rows = reshape(movedim(logits, 1, -1), {target.numel(), logits.size(1)});
+    Tensor loss = cross_entropy(rows, reshape(target, {target.numel()}), o);
+    return o.reduction == Reduction::none ? reshape(loss, target.sizes()) : loss;
+  }
   Classes a{o.ignore_index, o.label_smoothing, o.reduction};
   Tensor weight = o.weight.defined() ? o.weight.detach() : Tensor();
   const Tensor* inputs[] = {&logits, &target, &weight};

@@ -169,12 +169,14 @@ void pad_gradient(GradientCall& c) {
   }
   // Each dim is padded for itself, so the gradient can be gathered dim by dim.
   Tensor g = c.grad();
+  bool last = !g.is_contiguous() && g.is_contiguous(MemoryFormat::channels_last);
   for (size_t d = 0; d < a.before.size(); ++d) {
     if (a.before[d] == 0 && a.after[d] == 0) continue;
     Shape sizes = g.sizes();
     sizes[d] = c.input_sizes(0)[d];
     Tensor from = tensor(sources(a, d, sizes[d]), {.device = g.device()});
     Tensor folded = zeros(sizes, {.dtype = g.dtype(), .device = g.device()});
+    if (last) folded = folded.contiguous(MemoryFormat::channels_last);
     g = index_add_(folded, static_cast<int64_t>(d), from, g);
   }
   c.set(0, g);

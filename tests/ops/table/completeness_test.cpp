@@ -1,9 +1,11 @@
 // Every operator that the headers declare has a row in the table, and every golden belongs to a row.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "tests/support/table.h"
 
@@ -109,6 +111,74 @@ TEST(OperatorTable, HasARowForEveryGolden) {
     for (const std::string& key : Npz("tests/golden/" + std::string(name) + ".npz").keys())
       EXPECT_TRUE(names.contains(key.substr(0, key.find('/'))))
           << key << " in " << name << ".npz is compared with nothing";
+}
+
+// What a test writes in quotes, without dots at the ends and without what follows a slash; and which families it takes
+// as a whole, by keys("family.").
+struct Quoted {
+  std::set<std::string> words, families;
+  explicit Quoted(const std::vector<const char*>& paths) {
+    for (const char* path : paths) {
+      std::ifstream file(path);
+      EXPECT_TRUE(file.good()) << path << " cannot be read";
+      for (std::string line; std::getline(file, line);) read(line);
+    }
+  }
+  // Whether a name is one of the words, or several joined by dots. Numbers may come from anywhere.
+  bool names(const std::string& key) const {
+    for (const std::string& family : families)
+      if (key.starts_with(family)) return true;
+    if (words.contains(key) || key.find_first_not_of("0123456789") == std::string::npos) return true;
+    for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+      std::string head = key.substr(0, dot);
+      if ((words.contains(head) || head.find_first_not_of("0123456789") == std::string::npos) &&
+          names(key.substr(dot + 1)))
+        return true;
+    }
+    return false;
+  }
+
+ private:
+  void read(const std::string& line) {
+    for (size_t begin = line.find('"'); begin != std::string::npos;) {
+      size_t end = line.find('"', begin + 1);
+      if (end == std::string::npos) return;
+      std::string word = line.substr(begin + 1, end - begin - 1);
+      if (line.substr(0, begin).ends_with("keys(")) families.insert(word);
+      word.resize(std::min(word.size(), word.find('/')));
+      while (word.ends_with('.')) word.pop_back();
+      while (word.starts_with('.')) word.erase(0, 1);
+      words.insert(word);
+      begin = line.find('"', end + 1);
+    }
+  }
+};
+
+// A golden that was added and is not read would pass for a test.
+TEST(Goldens, AreNamedByTheirTests) {
+  struct Golden {
+    const char* name;
+    std::vector<const char*> tests;
+  };
+  for (const Golden& golden : {Golden{"layers", {"tests/nn/layers_test.cpp"}},
+                               {"layers_sequences", {"tests/nn/sequences_test.cpp"}},
+                               {"curves", {"tests/nn/curves_test.cpp"}},
+                               {"loss", {"tests/ops/loss_test.cpp"}},
+                               {"rnn", {"tests/ops/rnn_test.cpp"}},
+                               {"attention", {"tests/ops/attention_test.cpp"}},
+                               {"embedding", {"tests/ops/embedding_test.cpp"}},
+                               {"optim",
+                                {"tests/optim/optimizer_test.cpp", "tests/optim/schedule_test.cpp",
+                                 "tests/optim/gradients_test.cpp", "tests/optim/sparse_test.cpp"}}}) {
+    Quoted quoted(golden.tests);
+    std::set<std::string> cases;
+    for (const std::string& key : Npz("tests/golden/" + std::string(golden.name) + ".npz").keys())
+      cases.insert(key.substr(0, key.find('/')));
+    EXPECT_GT(cases.size(), 4u) << golden.name;
+    for (const std::string& key : cases)
+      EXPECT_TRUE(quoted.names(key)) << key << " in " << golden.name << ".npz is compared with nothing";
+    EXPECT_FALSE(quoted.names("no such case"));
+  }
 }
 
 }  // namespace
