@@ -102,7 +102,8 @@ TEST_P(Engines, ARankThatFallsSilentFailsTheOthers) {
               ::_exit(0);
             }
             ::kill(::getpid(), SIGSTOP);
-            EXPECT_THROW(barrier(), RankFailure);
+            // What the others said to the first before they gave up may be here, and enough.
+            EXPECT_THROW((barrier(), barrier()), RankFailure);
             return;
           }
           auto begin = Clock::now();

@@ -101,6 +101,7 @@ void come_last(Tensor x) {
   Tensor token = ones({1});
   if (rank() == 2) {
     for (int r : {0, 1, 3}) recv(token, r);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // clocks of hosts are known to a part of that only
     all_reduce(x);
   } else {
     Work work = all_reduce_async(x);

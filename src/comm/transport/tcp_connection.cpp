@@ -1,5 +1,6 @@
 #include "comm/transport/tcp_connection.h"
 
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -21,24 +22,54 @@ constexpr size_t kClaim = store::kClaimBytes + sizeof(uint32_t);
 
 }  // namespace
 
-TcpConnection::TcpConnection(io::Descriptor socket, const std::string& secret, int rank)
-    : socket_(std::move(socket)), secret_(secret), rank_(rank), state_(State::claim), staging_(kStaging) {
+TcpConnection::TcpConnection(io::Descriptor socket, const std::string& secret, int rank, int epoll)
+    : socket_(std::move(socket)),
+      secret_(secret),
+      rank_(rank),
+      epoll_(epoll),
+      state_(State::claim),
+      staging_(kStaging) {
+  watch(EPOLL_CTL_ADD, false);
   store::configure(socket_.get());
   greeting_ = store::make_greeting(random_digest());
   say(greeting_);
 }
 
-TcpConnection::TcpConnection(io::Descriptor socket, const std::string& secret, int rank, int peer)
+TcpConnection::TcpConnection(io::Descriptor socket, const std::string& secret, int rank, int epoll, int peer)
     : socket_(std::move(socket)),
       secret_(secret),
       rank_(rank),
+      epoll_(epoll),
       peer_(peer),
       state_(State::greeting),
-      staging_(kStaging) {}
+      staging_(kStaging) {
+  watch(EPOLL_CTL_ADD, false);
+}
+
+TcpConnection::~TcpConnection() { let_go(); }
+
+void TcpConnection::watch(int operation, bool out) const {
+  epoll_event event{.events = static_cast<uint32_t>(out ? EPOLLIN | EPOLLOUT : EPOLLIN),
+                    .data = {.ptr = const_cast<TcpConnection*>(this)}};
+  ::epoll_ctl(epoll_, operation, socket_.get(), &event);
+}
+
+void TcpConnection::arm() {
+  if (!open() || watches_out_ == wants_out()) return;
+  watches_out_ = wants_out();
+  watch(EPOLL_CTL_MOD, watches_out_);
+}
+
+// Closing alone would not do where a forked process has the socket too.
+void TcpConnection::let_go() {
+  if (!open()) return;
+  watch(EPOLL_CTL_DEL, false);
+  socket_ = io::Descriptor();
+}
 
 void TcpConnection::close(std::string failure) {
   if (!open()) return;
-  socket_ = io::Descriptor();
+  let_go();
   failure_ = std::move(failure);
   has_incoming_ = false;
   // What cannot be sent any more has at least left its memory.
@@ -106,17 +137,14 @@ bool TcpConnection::shake_hands(Receiver& receiver) {
 
 // ---- Receiving
 
-// Where the next bytes of the message belong.
+// Where the next bytes of the message belong. What nobody wants goes where headers come, and is written over.
 std::span<std::byte> TcpConnection::place() {
   Incoming& in = incoming_;
-  size_t count = std::min(in.left(), kAtOnce);
+  size_t count = std::min(in.left(), in.kind == Incoming::unwanted ? staging_.size() : kAtOnce);
+  if (in.kind == Incoming::unwanted) return {staging_.data(), count};
   if (in.kind == Incoming::posted) return {in.to + in.come, count};
-  if (in.kind == Incoming::kept) {
-    in.bytes.resize(in.come + count);
-    return {in.bytes.data() + in.come, count};
-  }
-  static thread_local std::vector<std::byte> nowhere(kAtOnce);
-  return {nowhere.data(), count};
+  in.bytes.resize(in.come + count);
+  return {in.bytes.data() + in.come, count};
 }
 
 void TcpConnection::came(Receiver& receiver, size_t bytes) {
@@ -132,7 +160,7 @@ void TcpConnection::parse(Receiver& receiver, std::span<const std::byte> bytes) 
     if (has_incoming_) {
       auto to = place();
       size_t count = std::min(to.size(), bytes.size());
-      std::memcpy(to.data(), bytes.data(), count);
+      if (incoming_.kind != Incoming::unwanted) std::memcpy(to.data(), bytes.data(), count);
       bytes = bytes.subspan(count);
       came(receiver, count);
       continue;
@@ -167,7 +195,7 @@ bool TcpConnection::read(Receiver& receiver, bool all) {
       direct = to.size();
       parts[count++] = {to.data(), to.size()};
     }
-    bool whole = !has_incoming_ || direct == incoming_.left();
+    bool whole = !has_incoming_ || (direct == incoming_.left() && incoming_.kind != Incoming::unwanted);
     if (whole) parts[count++] = {staging_.data() + staged_, staging_.size() - staged_};
     msghdr message{};
     message.msg_iov = parts;
@@ -245,7 +273,7 @@ bool TcpConnection::drained() {
   while (open()) {
     ssize_t got = ::recv(socket_.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (got < 0 && errno == EAGAIN) return false;
-    if (got <= 0) socket_ = io::Descriptor();
+    if (got <= 0) let_go();
   }
   return true;
 }

@@ -36,10 +36,13 @@ class TcpConnection {
     virtual bool met(int rank, TcpConnection& connection) = 0;
   };
 
-  /// One that was accepted; `peer` is known later.
-  TcpConnection(io::Descriptor socket, const std::string& secret, int rank);
+  /// One that was accepted; `peer` is known later. The epoll descriptor watches it while it is open.
+  TcpConnection(io::Descriptor socket, const std::string& secret, int rank, int epoll);
   /// One to the rank `peer`.
-  TcpConnection(io::Descriptor socket, const std::string& secret, int rank, int peer);
+  TcpConnection(io::Descriptor socket, const std::string& secret, int rank, int epoll, int peer);
+  ~TcpConnection();
+  TcpConnection(const TcpConnection&) = delete;
+  TcpConnection& operator=(const TcpConnection&) = delete;
 
   int descriptor() const { return socket_.get(); }
   int peer() const { return peer_; }
@@ -62,7 +65,10 @@ class TcpConnection {
   /// Reads and forgets; says whether the other has closed its end.
   bool drained();
 
-  bool watches_out = false, reported = false;  // for whoever looks after it
+  /// The epoll descriptor is readable also when there is room to send, if something is to be.
+  void arm();
+
+  bool reported = false;  // for whoever looks after it
 
  private:
   enum class State { greeting, claim, answer, established };
@@ -73,6 +79,8 @@ class TcpConnection {
     Pending* pending;
     std::vector<std::byte> kept;
   };
+  void watch(int operation, bool out) const;
+  void let_go();
   bool shake_hands(Receiver& receiver);
   bool take(size_t bytes, std::string& text);
   bool say(const std::string& text);
@@ -82,8 +90,9 @@ class TcpConnection {
 
   io::Descriptor socket_;
   const std::string& secret_;
-  const int rank_;
+  const int rank_, epoll_;
   int peer_ = -1;
+  bool watches_out_ = false;
   State state_;
   const Clock::time_point since_ = Clock::now();
   std::string heard_, greeting_, claim_, failure_;

@@ -53,7 +53,6 @@ class TcpWire final : public PolledWire, TcpConnection::Receiver {
   void end(Incoming incoming) override;
   bool met(int rank, TcpConnection& connection) override;
   void connect(int to, const std::string& address);
-  void watch(TcpConnection& connection);
   bool accept();
   bool serve_strangers(bool all);
   bool serve(TcpConnection& connection, bool all);
@@ -105,13 +104,8 @@ void TcpWire::connect(int to, const std::string& where) {
   auto socket = store::connect_once(host, port, {Clock::now() + std::chrono::seconds(5), &never}, peer, failure);
   if (socket.get() < 0)
     return set_broken(to, fmt::format("there is no way to {}: {}", store::host_port(host, port), failure));
-  peers_[static_cast<size_t>(to)] = std::make_unique<TcpConnection>(std::move(socket), secret_, rank_, to);
-  watch(*at(to));
-}
-
-void TcpWire::watch(TcpConnection& connection) {
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.descriptor(), &event);
+  peers_[static_cast<size_t>(to)] =
+      std::make_unique<TcpConnection>(std::move(socket), secret_, rank_, epoll_.get(), to);
 }
 
 bool TcpWire::accept() {
@@ -121,7 +115,7 @@ bool TcpWire::accept() {
     if (socket.get() < 0) return any;
     any = true;
     if (strangers_.size() >= kStrangers) strangers_.pop_front();  // a rank proves itself sooner
-    watch(*strangers_.emplace_back(std::make_unique<TcpConnection>(std::move(socket), secret_, rank_)));
+    strangers_.push_back(std::make_unique<TcpConnection>(std::move(socket), secret_, rank_, epoll_.get()));
   }
 }
 
@@ -185,7 +179,7 @@ void TcpWire::receive(const WireName& name, void* to, size_t bytes, Pending& pen
   }
   TcpConnection* peer = at(name.from);
   Incoming* incoming = peer ? peer->incoming() : nullptr;
-  if (!incoming || incoming->frame.name != name) {
+  if (!incoming || incoming->frame.name != name || incoming->kind != Incoming::kept) {
     posted_.emplace(name, Posted{static_cast<std::byte*>(to), bytes, &pending});
     return;
   }
@@ -293,12 +287,8 @@ bool TcpWire::move(bool all) {
 
 // What has come makes the descriptor readable by itself; room to send has to be asked for.
 bool TcpWire::arm() {
-  for (auto& peer : peers_) {
-    if (!peer || !peer->open() || peer->watches_out == peer->wants_out()) continue;
-    peer->watches_out = peer->wants_out();
-    epoll_event event{.events = peer->watches_out ? EPOLLIN | EPOLLOUT : EPOLLIN, .data = {.ptr = peer.get()}};
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, peer->descriptor(), &event);
-  }
+  for (auto& peer : peers_)
+    if (peer) peer->arm();
   return true;
 }
 
