@@ -186,7 +186,7 @@ TEST(Starters, Mpirun) {
   Mpirun well = mpirun(3, "IsARank");
   EXPECT_EQ(well.code, 0) << well.output;
   // Where MASTER_ADDR says it, they meet there.
-  Mpirun told = mpirun(3, "IsARank", "-x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=" + std::to_string(free_port()));
+  Mpirun told = mpirun(3, "IsARank", "-x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=" + std::to_string(reserved_port()));
   EXPECT_EQ(told.code, 0) << told.output;
   Mpirun fails = mpirun(3, "IsToldOfAFailure");
   EXPECT_NE(fails.code, 0);
