@@ -135,6 +135,20 @@ TEST(Starters, AStaleMeetingFileIsNotJoined) {
   EXPECT_FALSE(std::filesystem::exists(file + ".ranks"));
 }
 
+// One that failed while its processes met leaves nothing: whoever gives up last takes the list with it.
+TEST(Starters, AMeetingThatFailedLeavesNothing) {
+  std::string job = unique_job("failed"), file = meeting_file(job);
+  std::vector<Variables> environments;
+  for (int r = 0; r < 2; ++r)
+    environments.push_back({{"OMPI_COMM_WORLD_RANK", std::to_string(r)},
+                            {"OMPI_COMM_WORLD_SIZE", "3"},
+                            {"PMIX_NAMESPACE", job},
+                            {"TUTTI_TIMEOUT", "0.3"}});
+  start_with(environments, [] { EXPECT_THROW(world(), TimeoutError); });
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_FALSE(std::filesystem::exists(file + ".ranks"));
+}
+
 TEST(Starters, TheEngineBetweenHostsIsOneThatAllHave) {
   using comm::default_transport;
   EXPECT_EQ(default_transport(1, {" ", " "}), "shm");
