@@ -82,14 +82,14 @@ TEST_P(Cycles, OfMessagesAndCollectives) {
                      HasSubstr("rank 1 waits for rank 0 in collective 0 of a group, barrier at")));
 }
 
-// Threads copy large messages straight into the receiver's memory, so their senders wait for it.
-TEST(CyclesOfThreads, OfLargeSends) {
+// Large messages are not kept on the way, so their senders wait for the receiver.
+TEST_P(Cycles, OfLargeSends) {
   auto body = [] {
-    Tensor x = ones({1'000'000});  // more than is kept on the way
+    Tensor x = ones({1'000'000});
     send(x, 1 - rank());
     recv(x, 1 - rank());
   };
-  expect_cycle(kThreads, 2, body,
+  expect_cycle(GetParam(), 2, body,
                AllOf(HasSubstr("rank 0 waits for rank 1 in send"), HasSubstr("rank 1 waits for rank 0 in send")));
 }
 

@@ -72,6 +72,31 @@ TEST(EarlyMail, IsTakenByTheGroupItIsFor) {
               {});
 }
 
+// The group is made while messages for it come: those that were kept are before those that need not be.
+TEST(EarlyMail, KeepsItsOrder) {
+  for (const Way& way : flat_ways())
+    for (int round = 0; round < 2; ++round)
+      way.spawn(2,
+                [] {
+                  constexpr int kCount = 2000;
+                  constexpr int64_t kNumbers = 2000;
+                  if (rank() == 0) {
+                    Group pair = world().subgroup({0, 1});
+                    for (int i = 0; i < kCount; ++i) send(full({kNumbers}, i), 1, {.group = pair});
+                  } else {
+                    Tensor x = full({kNumbers}, 0);
+                    while (hosts_world().early().count < kCount / 2) recv_async(x, 0, {.tag = 9}).cancel();
+                    Group pair = world().subgroup({0, 1});
+                    for (int i = 0; i < kCount; ++i) {
+                      recv(x, 0, {.group = pair});
+                      ASSERT_EQ(x[0].item<int>(), i);
+                    }
+                  }
+                  barrier();
+                },
+                {});
+}
+
 TEST(EarlyMail, OfADroppedGroupIsNotKept) {
   for (const Way& way : flat_ways())
     way.spawn(2,

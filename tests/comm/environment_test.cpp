@@ -135,6 +135,20 @@ TEST(Starters, AStaleMeetingFileIsNotJoined) {
   EXPECT_FALSE(std::filesystem::exists(file + ".ranks"));
 }
 
+// One that failed while its processes met leaves nothing: whoever gives up last takes the list with it.
+TEST(Starters, AMeetingThatFailedLeavesNothing) {
+  std::string job = unique_job("failed"), file = meeting_file(job);
+  std::vector<Variables> environments;
+  for (int r = 0; r < 2; ++r)
+    environments.push_back({{"OMPI_COMM_WORLD_RANK", std::to_string(r)},
+                            {"OMPI_COMM_WORLD_SIZE", "3"},
+                            {"PMIX_NAMESPACE", job},
+                            {"TUTTI_TIMEOUT", "0.3"}});
+  start_with(environments, [] { EXPECT_THROW(world(), TimeoutError); });
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_FALSE(std::filesystem::exists(file + ".ranks"));
+}
+
 TEST(Starters, TheEngineBetweenHostsIsOneThatAllHave) {
   using comm::default_transport;
   EXPECT_EQ(default_transport(1, {" ", " "}), "shm");
@@ -186,7 +200,7 @@ TEST(Starters, Mpirun) {
   Mpirun well = mpirun(3, "IsARank");
   EXPECT_EQ(well.code, 0) << well.output;
   // Where MASTER_ADDR says it, they meet there.
-  Mpirun told = mpirun(3, "IsARank", "-x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=" + std::to_string(free_port()));
+  Mpirun told = mpirun(3, "IsARank", "-x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=" + std::to_string(reserved_port()));
   EXPECT_EQ(told.code, 0) << told.output;
   Mpirun fails = mpirun(3, "IsToldOfAFailure");
   EXPECT_NE(fails.code, 0);

@@ -241,7 +241,7 @@ void all_reduce_as(int n) {
 }
 
 TEST(Environment, RankAndWorldSize) {
-  std::string port = std::to_string(free_port());
+  std::string port = std::to_string(reserved_port());
   std::vector<std::vector<std::pair<std::string, std::string>>> environments;
   for (int r = 0; r < 3; ++r)
     environments.push_back({{"RANK", std::to_string(r)},

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/comm/store.h"
+#include "tests/support/ports.h"
 #include "tutti/context.h"
 
 namespace tutti::test {
@@ -57,11 +57,9 @@ inline void start_with(const std::vector<Variables>& environments, const std::fu
   }
 }
 
-inline uint16_t free_port() { return TcpStore({.serve = true}).port(); }
-
-/// Environments of n ranks that meet at a free port, and what else each is told.
+/// Environments of n ranks that meet at a port of their own, and what else each is told.
 inline std::vector<Variables> ranks_of(int n, const std::function<Variables(int)>& more) {
-  std::string port = std::to_string(free_port());
+  std::string port = std::to_string(reserved_port());
   std::vector<Variables> environments;
   for (int r = 0; r < n; ++r) {
     environments.push_back({{"RANK", std::to_string(r)},

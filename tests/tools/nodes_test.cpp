@@ -30,7 +30,7 @@ struct Nodes : testing::Test {
   Words stubborn() const {
     return shell("trap '' TERM; echo $$ > " + running.path() + "/$RANK; while true; do sleep 0.05; done");
   }
-  const int port = free_port();
+  const int port = reserved_port();
   Folder running;
 };
 

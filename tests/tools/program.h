@@ -1,10 +1,8 @@
 // Programs as a test runs them: started, signalled, waited for, and read.
 #pragma once
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +17,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tests/support/ports.h"
 
 namespace tutti::test {
 
@@ -141,19 +141,6 @@ inline std::vector<pid_t> pids(const std::string& folder, size_t count) {
     return list.size() == count;
   }));
   return list;
-}
-
-/// A port that nobody had a moment ago.
-inline int free_port() {
-  int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  bool ok = ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-            ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  EXPECT_TRUE(ok);
-  ::close(socket);
-  return ntohs(address.sin_port);
 }
 
 }  // namespace tutti::test

@@ -423,7 +423,7 @@ struct Hosts : testing::Test {
     std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
   }
   Words options(const Words& more) {
-    Words words{"--rsh", folder / "rsh", "--master-port", std::to_string(free_port())};
+    Words words{"--rsh", folder / "rsh", "--master-port", std::to_string(reserved_port())};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }

@@ -116,6 +116,7 @@ CallFacts CallFacts::read(const std::byte* from, int size) {
     from += list.size() * sizeof(list[0]);
   };
   std::memcpy(&facts.header, from, sizeof facts.header);
+  facts.header.bound();
   from += sizeof facts.header;
   get(facts.in);
   get(facts.out);

@@ -27,6 +27,8 @@ struct CallHeader {
   int64_t shape[kDims] = {};   // of the first tensor
   char text[kTextBytes] = {};  // the name of the file, and behind its 0 what the call is for, if it is for anything
 
+  /// Of one that came from another process: its text ends, whatever it is.
+  void bound() { text[kTextBytes - 1] = 0; }
   const char* file() const { return text; }
   const char* purpose() const;
 };

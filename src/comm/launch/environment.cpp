@@ -370,7 +370,13 @@ Worlds make_worlds(const Started& me) {
   auto epoch = number("TUTTI_EPOCH").value_or(number("TORCHELASTIC_RESTART_COUNT").value_or(0));
   std::string prefix = fmt::format("{}/", epoch);
   MeetingPlace place(me, store, prefix, times.timeout);
-  Meeting meeting = compare_notes(me, place);
+  Meeting meeting;
+  try {
+    meeting = compare_notes(me, place);
+  } catch (...) {
+    if (!file.empty()) leave_meeting(file);
+    throw;
+  }
   if (!file.empty()) forget_meeting(file);
   TransportChoice choice = parse_transport(meeting.transport);
   Worlds worlds{make_local(me, meeting, place, times.timeout), nullptr};

@@ -92,6 +92,18 @@ std::string join_meeting_file(const std::string& job) {
   return path;
 }
 
+void leave_meeting(const std::string& path) {
+  LockedList list(list_of(path));
+  std::string mine = identity(::getpid()), others;
+  std::istringstream lines(list.read());
+  for (std::string line; std::getline(lines, line);)
+    if (line != mine) others += line + "\n";
+  if (any_alive(others))
+    list.write(others);
+  else
+    ::unlink(list_of(path).c_str());
+}
+
 void forget_meeting(const std::string& path) { ::unlink(list_of(path).c_str()); }
 
 }  // namespace tutti::comm

@@ -10,5 +10,7 @@ namespace tutti::comm {
 std::string join_meeting_file(const std::string& job);
 /// All have come, so that nobody asks any more who has.
 void forget_meeting(const std::string& path);
+/// This process has given up: it is taken from the list, and the last of them takes the list with it.
+void leave_meeting(const std::string& path);
 
 }  // namespace tutti::comm

@@ -81,6 +81,7 @@ void Server::loop() {
   std::array<epoll_event, 256> events;
   while (true) {
     int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), wait_milliseconds());
+    look(Clock::now());
     for (int i = 0; i < count; ++i) {
       uint64_t number = events[static_cast<size_t>(i)].data.u64;
       if (number == kStop) return;
@@ -98,6 +99,7 @@ void Server::loop() {
 
 int Server::wait_milliseconds() const {
   auto next = std::min(listen_again_, check_silence_);
+  if (check_silence_ != Clock::time_point::max()) next = std::min(next, last_look_ + least_silence_ / 8);
   if (!unproven_.empty()) next = std::min(next, unproven_.front()->deadline);
   if (next == Clock::time_point::max()) return -1;
   auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
@@ -138,7 +140,7 @@ void Server::pause_listening() {
 }
 
 void Server::expire() {
-  auto now = Clock::now();
+  auto now = last_look_;  // not later: this process may have been stopped since
   while (!unproven_.empty() && unproven_.front()->deadline <= now) drop(*unproven_.front());
   if (listen_again_ <= now) {
     listen_again_ = Clock::time_point::max();
@@ -147,17 +149,29 @@ void Server::expire() {
   if (check_silence_ <= now) drop_silent(now);
 }
 
+// See Note [Oversleeping].
+void Server::look(Clock::time_point now) {
+  bool expects = check_silence_ != Clock::time_point::max();
+  // Not at every breath of a busy machine.
+  auto missed = std::max<Clock::duration>(least_silence_ / 3, std::chrono::milliseconds(100));
+  if (expects && now - last_look_ > missed) awake_since_ = now;
+  last_look_ = now;
+}
+
 // Wills of peers whose host is gone without a word.
 void Server::drop_silent(Clock::time_point now) {
   check_silence_ = Clock::time_point::max();
+  least_silence_ = Clock::duration::max();
   std::vector<Peer*> silent;
   for (auto& [number, peer] : peers_) {
     auto limit = peer->session.silence();
     if (limit.count() == 0) continue;
-    if (peer->session.last_heard() + limit <= now)
+    least_silence_ = std::min<Clock::duration>(least_silence_, limit);
+    auto until = std::max(peer->session.last_heard(), awake_since_) + limit;
+    if (until <= now)
       silent.push_back(peer.get());
     else
-      check_silence_ = std::min(check_silence_, peer->session.last_heard() + limit);
+      check_silence_ = std::min(check_silence_, until);
   }
   for (Peer* peer : silent) drop(*peer, true);
 }
@@ -185,8 +199,10 @@ bool Server::receive(Peer& peer) {
     peer.unproven = false;
     unproven_.erase(peer.place);
   }
-  if (auto limit = peer.session.silence(); limit.count() > 0)
+  if (auto limit = peer.session.silence(); limit.count() > 0) {
+    least_silence_ = std::min<Clock::duration>(least_silence_, limit);
     check_silence_ = std::min(check_silence_, peer.session.last_heard() + limit);
+  }
   return true;
 }
 

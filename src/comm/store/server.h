@@ -39,6 +39,7 @@ class Server {
   void watch_for_more(Peer& peer);
   void flush_touched();
   void drop(Peer& peer, bool silent = false);
+  void look(Clock::time_point now);
   void drop_silent(Clock::time_point now);
 
   std::string secret_;
@@ -52,6 +53,12 @@ class Server {
   uint64_t next_number_;
   Clock::time_point listen_again_ = Clock::time_point::max();
   Clock::time_point check_silence_ = Clock::time_point::max();
+  // Note [Oversleeping]
+  // A process that is stopped (by ^Z, a debugger, a host that sleeps) hears nobody, and those that speak to it may have
+  // been stopped with it. So while peers are expected to speak the server looks at the clock several times in the
+  // shortest silence that is allowed; where it missed some of these, all silences begin anew.
+  Clock::duration least_silence_ = Clock::duration::max();
+  Clock::time_point last_look_ = Clock::now(), awake_since_ = last_look_;
   std::array<char, 1 << 18> buffer_;
   std::thread thread_;
 };

@@ -21,6 +21,7 @@ using store::Waiting;
 namespace {
 
 constexpr const char* kOperation = "TcpStore";
+constexpr auto kOverslept = std::chrono::milliseconds(100);  // what a busy machine may be late
 
 // False where a later try may do better, with the reason in `failure`.
 bool shake_hands(int socket, const std::string& where, const TcpStoreOptions& options, const Waiting& waiting,
@@ -139,6 +140,8 @@ void TcpStore::Impl::await(std::unique_lock<std::mutex>& lock, uint64_t number, 
       flush();
       taken_back = true;
       deadline = Clock::now() + grace;
+    } else if (taken_back && Clock::now() - deadline > std::max<Clock::duration>(grace / 2, kOverslept)) {
+      deadline = Clock::now() + grace;  // this process was stopped, and the server perhaps with it
     } else if (taken_back && late) {
       lose(fmt::format("the server at {} does not answer", address));
     } else if (leading) {

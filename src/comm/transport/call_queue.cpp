@@ -11,7 +11,7 @@ namespace tutti::comm {
 bool CallQueue::try_run(const Call& call, std::chrono::milliseconds timeout) {
   {
     std::lock_guard lock(mutex_);
-    if (busy_ || !queue_.empty()) return false;
+    if (busy_ || cancelling_ > 0 || !queue_.empty()) return false;
   }
   std::lock_guard lock(executing_);
   execute_(call, timeout);
@@ -40,14 +40,14 @@ void CallQueue::work() {
   while (true) {
     {
       LibraryThread idle(true);  // while it has a call it is one of the rank's own
-      changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      changed_.wait(lock, [&] { return cancelling_ == 0 && (stop_ || !queue_.empty()); });
     }
     if (queue_.empty()) return;
     // While a thread's own call is on its way the next one stays in the queue, from where it can be taken.
     lock.unlock();
     std::unique_lock executing(executing_);
     lock.lock();
-    if (queue_.empty()) continue;
+    if (queue_.empty() || cancelling_ > 0) continue;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;
@@ -89,9 +89,12 @@ bool CallQueue::cancel(const WorkState& work, const std::function<void()>& wake,
   if (mine != queue_.end()) {
     Queued taken = std::move(*mine);
     queue_.erase(mine);
+    // The next would take this one's place among the calls of the group, and meet what others give to this one.
+    ++cancelling_;
     lock.unlock();
     cancelled(taken.call);
     lock.lock();
+    --cancelling_;
     changed_.notify_all();
     return true;
   }

@@ -42,6 +42,8 @@ class CallQueue {
               const std::function<void(const Call&)>& cancelled);
   /// The calling thread's own call is: others may be before it, made by threads that wait.
   bool cancel_asked() const { return asked_.load() && std::this_thread::get_id() == worker_.get_id(); }
+  /// The calling thread's own call may still be asked to end.
+  bool may_be_cancelled() const { return waiting_.load() && std::this_thread::get_id() == worker_.get_id(); }
   void past();
   [[noreturn]] void leave();
   void stop();
@@ -59,6 +61,7 @@ class CallQueue {
   std::condition_variable changed_;
   std::deque<Queued> queue_;
   bool busy_ = false, stop_ = false;
+  int cancelling_ = 0;  // calls that were taken out, and of which the others are not told yet
   const WorkState *running_ = nullptr, *cancelled_ = nullptr;
   std::atomic<bool> waiting_{false}, asked_{false};  // of running_: it may be asked, and was
   std::thread worker_;

@@ -1,6 +1,7 @@
 // The wire by Gloo, for those who run it already. Gloo's own matching needs to know sender and length beforehand, so
 // all messages come by one slot, from any rank, in frames of a header and some bytes; a thread takes them in.
 #include "base/check.h"
+#include "comm/transport/kept.h"
 #include "comm/transport/wire.h"
 
 #ifndef TUTTI_HAVE_GLOO
@@ -33,6 +34,7 @@ namespace {
 
 constexpr uint64_t kSlot = 0x7475747469;
 constexpr size_t kFrame = 256 << 10;  // bytes of a message that go at once
+constexpr const char* kOutOfOrder = "it sent a part of a message that cannot be";
 // Gloo closes a connection for good when something takes longer, so nothing does: times are kept by the world.
 constexpr auto kForever = std::chrono::hours(24 * 365);
 
@@ -87,11 +89,6 @@ class GlooWire final : public Wire {
     Pending* pending;
     size_t come = 0;
   };
-  struct Kept {
-    std::vector<std::byte> bytes;
-    size_t come = 0;
-    bool whole() const { return come == bytes.size(); }
-  };
   struct Sending {
     int to;
     WireName name;
@@ -115,7 +112,7 @@ class GlooWire final : public Wire {
   std::mutex mutex_;
   std::condition_variable changed_, to_send_;
   std::map<WireName, Posted> posted_;
-  std::map<WireName, Kept> kept_;
+  std::map<WireName, KeptMessage> kept_;
   Dropped dropped_;
   std::deque<Sending> sends_;
   bool sending_ = false;  // one of them is on its way
@@ -264,6 +261,7 @@ void GlooWire::arrived(const FrameHeader& h, const std::byte* data, size_t bytes
   if (cut_) return;
   auto it = posted_.find(h.name);
   if (it != posted_.end() && fits(h.name, h.bytes, it->second.bytes)) {
+    if (h.offset != it->second.come) return set_broken(h.name.from, kOutOfOrder);
     if (bytes) std::memcpy(it->second.to + h.offset, data, bytes);
     it->second.come += bytes;
     if (it->second.come == h.bytes) {
@@ -281,12 +279,13 @@ void GlooWire::arrived(const FrameHeader& h, const std::byte* data, size_t bytes
     return changed();
   }
   if (is_data(h.name.channel) && dropped_.has(h.name)) return;
-  Kept& kept = kept_[h.name];
-  kept.bytes.resize(h.bytes);
-  if (bytes) std::memcpy(kept.bytes.data() + h.offset, data, bytes);
-  kept.come += bytes;
+  auto found = kept_.find(h.name);
+  // Of tentative data that did not fit, the rest comes too.
+  if (found == kept_.end() && h.offset > 0 && is_data(h.name.channel)) return;
+  KeptMessage& kept = found == kept_.end() ? kept_[h.name] : found->second;
+  if (!kept.add(h.bytes, h.offset, {data, bytes})) return set_broken(h.name.from, kOutOfOrder);
   if (h.name.channel == Channel::mail && kept.whole()) {
-    put_mail({h.name, std::move(kept.bytes)});
+    put_mail({h.name, std::move(kept.bytes())});
     kept_.erase(h.name);
     changed();
   }
@@ -299,11 +298,11 @@ void GlooWire::receive(const WireName& name, void* to, size_t bytes, Pending& pe
   Posted posted{static_cast<std::byte*>(to), bytes, &pending};
   auto it = kept_.find(name);
   if (it != kept_.end()) {
-    Kept kept = std::move(kept_.extract(it).mapped());
-    if (misfits(name, kept.bytes.size(), bytes, &pending)) return;
-    if (!kept.bytes.empty()) std::memcpy(to, kept.bytes.data(), kept.bytes.size());
+    KeptMessage kept = std::move(kept_.extract(it).mapped());
+    if (misfits(name, kept.length(), bytes, &pending)) return;
+    if (!kept.bytes().empty()) std::memcpy(to, kept.bytes().data(), kept.bytes().size());
     if (kept.whole()) return finish(&pending);
-    posted.come = kept.come;  // the rest goes to its place
+    posted.come = kept.bytes().size();  // the rest goes to its place
   }
   posted_.emplace(name, posted);
 }

@@ -149,6 +149,7 @@ void HostMessages::arrived(const Mail& mail) {
   if (sender == ranks_.end() || mail.bytes.size() < sizeof(Letter)) return;
   m.from = static_cast<int>(sender - ranks_.begin());
   std::memcpy(&m.letter, mail.bytes.data(), sizeof(Letter));
+  m.letter.call.bound();
   m.bytes.assign(mail.bytes.begin() + sizeof(Letter), mail.bytes.end());
   Completed completed;
   {

@@ -33,7 +33,8 @@ ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size
       timeout_(timeout),
       state_(std::make_shared<RankState>(rank, size)),
       waits_(shared().waits(size), size, rank),
-      pidfds_(static_cast<size_t>(size), -1) {
+      pidfds_(static_cast<size_t>(size), -1),
+      gone_(static_cast<size_t>(size)) {
   for (int core : process_cores())
     if (core < SharedWorld::kCores) shared().cores[static_cast<size_t>(core) / 64].fetch_or(uint64_t{1} << core % 64);
   shared().came.fetch_add(1);
@@ -87,6 +88,7 @@ void ProcessWorld::watch() {
     if (Clock::now() - failing_since_ > std::chrono::seconds(1)) shared().failed.store(1);
   }
   auto killed = [&](int r) {
+    gone_[static_cast<size_t>(r)].store(true);
     fail(r,
          fmt::format("its process {} was killed, or ended without leaving its world", shared().member(r).pid.load()));
   };
@@ -130,6 +132,7 @@ std::string ProcessWorld::last_call(int rank, uint64_t group) const {
     uint64_t version = last.version.load();
     if (version % 2) continue;
     CallFacts facts{last.call};
+    facts.header.bound();
     uint64_t of_group = last.group, number = last.number;
     int64_t when = last.when;
     bool known = last.known, ended = last.ended.load(std::memory_order_acquire) >= version;

@@ -83,6 +83,8 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   bool has_ended(int rank) const { return shared().member(rank).ended.load() != 0; }
   /// Finds out whether a process is no more, and fails the world if it ended without saying so. Called while waiting.
   void watch();
+  /// It does nothing any more, as far as it has said, or watch() has found out.
+  bool is_gone(int rank) const { return has_ended(rank) || gone_[static_cast<size_t>(rank)].load(); }
 
   const std::shared_ptr<RankState>& state(int) const { return state_; }  // of this rank: others' are elsewhere
   /// Called while waiting: ranks that wait for each other in a circle fail.
@@ -116,6 +118,7 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   std::mutex watching_, noting_;
   Clock::time_point failing_since_{};
   std::vector<int> pidfds_;  // -1: not yet open
+  std::vector<std::atomic<bool>> gone_;
   std::mutex mutex_;
   std::map<std::tuple<std::vector<int>, uint64_t, uint64_t>, std::weak_ptr<ShmGroup>> groups_;
 };

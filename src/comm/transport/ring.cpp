@@ -28,10 +28,19 @@ size_t Ring::take(std::byte* to, size_t bytes) {
 }
 
 void RingMessages::send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
-  Header header{tag, call.in[0].count, static_cast<uint64_t>(call.in[0].count) * size_of(call.dtype),
-                facts_of(call, me_, static_cast<int>(ranks_.size())).header};
+  Header header{.tag = tag,
+                .count = call.in[0].count,
+                .bytes = static_cast<uint64_t>(call.in[0].count) * size_of(call.dtype),
+                .call = facts_of(call, me_, static_cast<int>(ranks_.size())).header};
   std::lock_guard lock(mutex_);
-  sends_[static_cast<size_t>(to)].push_back({header, std::move(call), work});
+  if (header.bytes <= kShort || to == me_) {  // who sends to itself may well receive it later
+    sends_[static_cast<size_t>(to)].push_back({header, std::move(call), work});
+    return;
+  }
+  header.type = Type::offer;
+  header.id = next_id_++;
+  offers_.emplace(header.id, Offer{to, std::move(call), work});
+  post(to, header);
 }
 
 void RingMessages::receive(int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
@@ -41,7 +50,7 @@ void RingMessages::receive(int from, int64_t tag, Call call, const std::shared_p
   auto found = std::find_if(kept_.begin(), kept_.end(), fits);
   if (found != kept_.end()) {
     found->receive = std::move(receive);
-    deliver(*found);
+    take(*found);
     kept_.erase(found);
     return;
   }
@@ -50,24 +59,22 @@ void RingMessages::receive(int from, int64_t tag, Call call, const std::shared_p
 
 // What follows what is done, as far as it lies together; empty: nothing.
 std::span<const std::byte> RingMessages::next_of(const Outgoing& m) {
-  uint64_t data_end = sizeof(Header) + m.header.bytes;
+  uint64_t data_end = m.header.data_end();
   if (m.done < sizeof(Header)) return std::as_bytes(std::span(&m.header, 1)).subspan(m.done);
+  if (m.done == m.header.end()) return {};
   if (m.done == data_end) return {&m.last, 1};
-  if (m.done > data_end) return {};
   if (m.last == kTakenBack) return std::span(m.rest).last(data_end - m.done);
   return {static_cast<const std::byte*>(m.call.in[0].data) + (m.done - sizeof(Header)), data_end - m.done};
 }
 std::span<std::byte> RingMessages::next_of(Incoming& m) {
-  uint64_t data_end = sizeof(Header) + m.header.bytes;
+  uint64_t data_end = m.header.data_end();
   if (m.done == data_end) return {&m.last, 1};
   std::byte* to = m.kept.empty() ? static_cast<std::byte*>(m.receive->call.out[0].data) : m.kept.data();
   return {to + (m.done - sizeof(Header)), data_end - m.done};
 }
 
-// Who has begun to take it waits for the next.
-void RingMessages::taken_back(Incoming& m) {
-  if (!m.receive) return;
-  Receive again = std::move(*m.receive);
+// What it had begun to take was taken back: it waits for the next.
+void RingMessages::want_again(Receive again) {
   auto fits = [&](const Incoming& k) { return k.header.tag == again.tag && (again.from < 0 || k.from == again.from); };
   auto found = std::find_if(kept_.begin(), kept_.end(), fits);
   if (found == kept_.end()) {
@@ -75,7 +82,7 @@ void RingMessages::taken_back(Incoming& m) {
     return;
   }
   found->receive = std::move(again);
-  deliver(*found);
+  take(*found);
   kept_.erase(found);
 }
 
@@ -115,11 +122,83 @@ std::exception_ptr RingMessages::misfit(const Incoming& m, const Receive& r) con
   return text.empty() ? nullptr : std::make_exception_ptr(MismatchError(text, "recv"));
 }
 
-void RingMessages::deliver(Incoming& m) {
-  std::exception_ptr error = misfit(m, *m.receive);
-  if (!error && !m.kept.empty()) std::memcpy(m.receive->call.out[0].data, m.kept.data(), m.kept.size());
-  m.receive->work->source = m.from;
-  completed_.emplace_back(std::move(m.receive->work), std::move(error));
+// A message, or an offer of one, and who wanted it have met.
+void RingMessages::take(Incoming& m) {
+  Receive& r = *m.receive;
+  std::exception_ptr error = m.header.type == Type::data ? nullptr : misfit(m, r);
+  r.work->source = m.from;
+  if (m.header.type == Type::offer) {
+    // Who is refused is told by which call.
+    post(m.from, {.type = error ? Type::refused : Type::ready,
+                  .id = m.header.id,
+                  .count = r.call.out[0].count,
+                  .call = header_of(brief(r.call))});
+    if (!error) {
+      accepted_.push_back({m.from, m.header.id, std::move(r)});
+      return;
+    }
+  }
+  if (!error && !m.kept.empty()) std::memcpy(r.call.out[0].data, m.kept.data(), m.kept.size());
+  completed_.emplace_back(std::move(r.work), std::move(error));
+}
+
+void RingMessages::answered(int from, const Header& answer) {
+  auto it = offers_.find(answer.id);
+  if (it == offers_.end()) return;  // cancelled: the other side is told
+  Offer offer = std::move(offers_.extract(it).mapped());
+  if (answer.type == Type::ready) {
+    Header header{.type = Type::data,
+                  .id = answer.id,
+                  .bytes = static_cast<uint64_t>(offer.call.in[0].count) * size_of(offer.call.dtype)};
+    sends_[static_cast<size_t>(from)].push_back({header, std::move(offer.call), std::move(offer.work)});
+    return;
+  }
+  std::string text =
+      message_misfit({ranks_[static_cast<size_t>(me_)], header_of(brief(offer.call)), offer.call.in[0].count},
+                     {ranks_[static_cast<size_t>(from)], answer.call, answer.count});
+  completed_.emplace_back(std::move(offer.work), std::make_exception_ptr(MismatchError(text, "send")));
+}
+
+void RingMessages::offer_withdrawn(int from, uint64_t id) {
+  auto offer = std::find_if(kept_.begin(), kept_.end(), [&](const Incoming& m) {
+    return m.from == from && m.header.type == Type::offer && m.header.id == id;
+  });
+  if (offer != kept_.end()) {
+    kept_.erase(offer);
+    return;
+  }
+  auto accepted =
+      std::find_if(accepted_.begin(), accepted_.end(), [&](const Accepted& a) { return a.from == from && a.id == id; });
+  if (accepted == accepted_.end()) return;  // it was refused
+  Receive again = std::move(accepted->receive);
+  accepted_.erase(accepted);
+  want_again(std::move(again));
+}
+
+// All of it, its data included.
+void RingMessages::came(Incoming& m) {
+  switch (m.header.type) {
+    case Type::message:
+    case Type::offer:
+      if (m.last == kTakenBack) {
+        if (m.receive) want_again(std::move(*m.receive));
+        return;
+      }
+      if (!m.receive) match(m);  // of a message: a receive may have come meanwhile
+      if (m.receive)
+        take(m);
+      else
+        kept_.push_back(std::move(m));
+      return;
+    case Type::ready:
+    case Type::refused:
+      return answered(m.from, m.header);
+    case Type::withdrawn:
+      return offer_withdrawn(m.from, m.header.id);
+    case Type::data:
+      if (m.receive) take(m);
+      return;
+  }
 }
 
 bool RingMessages::pull(int from) {
@@ -135,8 +214,8 @@ bool RingMessages::pull(int from) {
       m.done += n;
       moved = true;
       if (!m.known()) return true;
-      match(m);
-      if (!m.receive || misfit(m, *m.receive)) m.kept.resize(m.header.bytes);
+      m.header.call.bound();
+      find_place(m);
     }
     while (!m.whole()) {
       auto next = next_of(m);
@@ -145,15 +224,22 @@ bool RingMessages::pull(int from) {
       m.done += n;
       moved = true;
     }
-    bool is_one = m.last == kWhole;
-    if (is_one && !m.receive) match(m);  // a receive may have come meanwhile
-    if (!is_one)
-      taken_back(m);
-    else if (m.receive)
-      deliver(m);
-    else
-      kept_.push_back(std::move(m));
+    came(m);
     arriving.reset();
+  }
+}
+
+// Where the data of what arrives go.
+void RingMessages::find_place(Incoming& m) {
+  if (m.header.type == Type::message) {
+    match(m);
+    if (!m.receive || misfit(m, *m.receive)) m.kept.resize(m.header.bytes);
+  } else if (m.header.type == Type::data) {
+    auto accepted = std::find_if(accepted_.begin(), accepted_.end(),
+                                 [&](const Accepted& a) { return a.from == m.from && a.id == m.header.id; });
+    TUTTI_ASSERT(accepted != accepted_.end());
+    m.receive = std::move(accepted->receive);
+    accepted_.erase(accepted);
   }
 }
 
@@ -179,7 +265,7 @@ bool RingMessages::progress(bool wait) {
 
 bool RingMessages::pending() {
   std::lock_guard lock(mutex_);
-  if (!receives_.empty() || !completed_.empty()) return true;
+  if (!receives_.empty() || !completed_.empty() || !offers_.empty() || !accepted_.empty()) return true;
   for (auto& queue : sends_)
     if (!queue.empty()) return true;
   return std::any_of(arriving_.begin(), arriving_.end(), [](const auto& m) { return m && m->done > 0; });
@@ -193,9 +279,17 @@ std::optional<RingMessages::Withdrawn> RingMessages::withdraw(const WorkState& w
       receives_.erase(it);
       return taken;
     }
+  for (auto it = offers_.begin(); it != offers_.end(); ++it)
+    if (it->second.work.get() == &work) {
+      Withdrawn taken{true, describe(it->second.call)};
+      if (!always) post(it->second.to, {.type = Type::withdrawn, .id = it->first});
+      offers_.erase(it);
+      return taken;
+    }
   for (auto& queue : sends_)
     for (auto it = queue.begin(); it != queue.end(); ++it)
       if (it->work.get() == &work) {
+        if (it->header.type == Type::data && !always) return {};
         Withdrawn taken{true, describe(it->call)};
         if (it->done > 0 && !always) {
           uint64_t begun = it->done < sizeof(Header) ? 0 : it->done - sizeof(Header);
@@ -205,12 +299,20 @@ std::optional<RingMessages::Withdrawn> RingMessages::withdraw(const WorkState& w
           it->work = nullptr;
           return taken;
         }
-        broken_ = broken_ || it->done > 0;
+        broken_ = broken_ || it->done > 0 || it->header.type == Type::data;
         queue.erase(it);
         return taken;
       }
+  if (!always) return {};
+  for (auto it = accepted_.begin(); it != accepted_.end(); ++it)
+    if (it->receive.work.get() == &work) {
+      Withdrawn taken{false, describe(it->receive.call)};
+      broken_ = true;
+      accepted_.erase(it);
+      return taken;
+    }
   for (auto& m : arriving_)
-    if (always && m && m->receive && m->receive->work.get() == &work) {
+    if (m && m->receive && m->receive->work.get() == &work) {
       Withdrawn taken{false, describe(m->receive->call)};
       broken_ = true;
       m.reset();
@@ -224,6 +326,8 @@ std::vector<std::shared_ptr<WorkState>> RingMessages::withdraw_all() {
   broken_ = true;
   std::vector<std::shared_ptr<WorkState>> all;
   for (auto& r : receives_) all.push_back(std::move(r.work));
+  for (auto& [id, offer] : offers_) all.push_back(std::move(offer.work));
+  for (auto& a : accepted_) all.push_back(std::move(a.receive.work));
   for (auto& queue : sends_) {
     for (auto& m : queue)
       if (m.work) all.push_back(std::move(m.work));
@@ -235,6 +339,8 @@ std::vector<std::shared_ptr<WorkState>> RingMessages::withdraw_all() {
       m.reset();
     }
   receives_.clear();
+  offers_.clear();
+  accepted_.clear();
   return all;
 }
 

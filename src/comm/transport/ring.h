@@ -1,10 +1,14 @@
-// Messages between processes of a host: a ring of bytes from each rank to each other, in shared memory.
+// Messages between processes of a host: a ring of bytes from each rank to each other, in shared memory. As between
+// hosts (host_messages.h), short ones go at once, and are kept by their receiver until somebody asks for them. Of long
+// ones only an offer goes; the bytes follow when the receiver says that it is ready, or its refusal comes back: so they
+// are never kept, and their sender learns of a receive that they do not fit.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,8 +33,7 @@ struct Ring {
   size_t take(std::byte* to, size_t bytes);
 };
 
-/// One rank's messages in a group. A message that nobody has asked for yet is kept by its receiver as soon as that one
-/// looks; one that is longer than the ring ends for its sender when the receiver has begun to take it.
+/// One rank's messages in a group.
 class RingMessages {
  public:
   /// rings[from * size + to]
@@ -50,7 +53,8 @@ class RingMessages {
     bool sends;
     std::string call;
   };
-  /// Takes back what nobody has begun to move; `always`: also what is on its way, after which no messages are possible.
+  /// Takes back what the other side has not come to; `always`: also what is on its way, after which no messages are
+  /// possible.
   std::optional<Withdrawn> withdraw(const WorkState& work, bool always);
   std::vector<std::shared_ptr<WorkState>> withdraw_all();
 
@@ -58,15 +62,23 @@ class RingMessages {
   // The last byte of a message. Who cancels one that has begun to leave goes on with a copy of it, and its receiver is
   // told at the end that it is none.
   static constexpr std::byte kWhole{0}, kTakenBack{1};
+  static constexpr uint64_t kShort = 64 << 10;  // bytes of messages that go at once
+  enum class Type : uint32_t { message, offer, ready, refused, withdrawn, data };
   struct Header {
+    Type type = Type::message;
+    uint32_t reserved = 0;
+    uint64_t id = 0;  // of an offer, its sender's, and of all that follows from it
     int64_t tag = 0, count = 0;
     uint64_t bytes = 0;
     CallHeader call = {};
+    bool has_data() const { return type == Type::message || type == Type::data; }
+    uint64_t data_end() const { return sizeof(Header) + bytes; }
+    uint64_t end() const { return has_data() ? data_end() + 1 : sizeof(Header); }
   };
   struct Outgoing {
     Header header;
-    Call call;
-    std::shared_ptr<WorkState> work;
+    Call call = {};
+    std::shared_ptr<WorkState> work = nullptr;
     uint64_t done = 0;                 // bytes of header, data and the last byte
     std::vector<std::byte> rest = {};  // of one that was taken back: what of its data has to go all the same
     std::byte last{kWhole};
@@ -85,16 +97,31 @@ class RingMessages {
     std::byte last{kWhole};
     std::optional<Receive> receive;
     bool known() const { return done >= sizeof(Header); }
-    bool whole() const { return known() && done == sizeof(Header) + header.bytes + 1; }
+    bool whole() const { return known() && done == header.end(); }
+  };
+  struct Offer {  // made to another
+    int to;
+    Call call;
+    std::shared_ptr<WorkState> work;
+  };
+  struct Accepted {  // made by another: its data will come
+    int from;
+    uint64_t id;
+    Receive receive;
   };
   static std::span<const std::byte> next_of(const Outgoing& message);
   static std::span<std::byte> next_of(Incoming& message);
-  void taken_back(Incoming& message);
+  void post(int to, Header header) { sends_[static_cast<size_t>(to)].push_back({header}); }
+  void want_again(Receive receive);
+  void take(Incoming& message);
+  void answered(int from, const Header& answer);
+  void offer_withdrawn(int from, uint64_t id);
+  void find_place(Incoming& message);
+  void came(Incoming& message);
   bool push(int to);
   bool pull(int from);
   void match(Incoming& message);
   std::exception_ptr misfit(const Incoming& message, const Receive& receive) const;
-  void deliver(Incoming& message);
 
   Ring* const rings_;
   const std::vector<int> ranks_;
@@ -106,6 +133,9 @@ class RingMessages {
   std::vector<std::optional<Incoming>> arriving_;
   std::list<Incoming> kept_;  // whole, in the order in which they came
   std::list<Receive> receives_;
+  uint64_t next_id_ = 0;
+  std::map<uint64_t, Offer> offers_;
+  std::list<Accepted> accepted_;
   std::vector<std::pair<std::shared_ptr<WorkState>, std::exception_ptr>> completed_;
 };
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr auto kWatch = std::chrono::milliseconds(20);  // how often a rank that waits looks for dead processes
+constexpr auto kPatience = std::chrono::seconds(10);    // with ranks that use another's memory
 
 /// What share() writes in place of facts.
 struct Shown {
@@ -118,8 +119,34 @@ WaitFor ShmGroup::missing(const Call& call, uint64_t number) const {
   return wait;
 }
 
+bool ShmGroup::decide(uint64_t number, Stage stage, bool runs) {
+  uint64_t of_call = number + 1, at = static_cast<uint64_t>(stage);
+  uint64_t mine = of_call << 2 | at << 1 | uint64_t{runs}, seen = shared().verdict.load();
+  while (true) {
+    if (seen >> 2 > of_call) return true;  // nobody goes on to the next call otherwise
+    if (seen >> 2 == of_call) {
+      if ((seen & 1) == 0) return false;
+      if ((seen >> 1 & 1) >= at) return true;
+    }
+    if (shared().verdict.compare_exchange_weak(seen, mine)) return runs;
+  }
+}
+
+void ShmGroup::begin(uint64_t number, Stage stage, const Call& call, std::chrono::milliseconds timeout) {
+  if (decide(number, stage, true)) return;
+  auto deadline = Clock::now() + timeout;
+  while (!event().wait(Clock::now() + kWatch, false, [&] { return world_->failed(); })) {
+    world_->watch();
+    if (Clock::now() >= deadline) time_out(call, number, timeout);
+  }
+  world_->check();
+}
+
 template <class Ready>
-void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t number,
+                     std::chrono::milliseconds timeout) {
+  // False: the last has come this very moment.
+  auto may_leave = [&] { return stage == Stage::moved || !decide(number, stage, false); };
   auto come = [&] { return ready() || world_->failed() || queue_.cancel_asked(); };
   if (!Event::look(world_->spin(), come)) {
     auto deadline = Clock::now() + timeout;
@@ -135,25 +162,45 @@ void ShmGroup::await(const Ready& ready, const Call& call, uint64_t number, std:
                                          number, size(), comm::describe(call)));
       }
       world_->look_for_cycle(board, [&] { return missing(call, number); });
-      if (Clock::now() >= deadline && !come()) time_out(call, number, timeout);
+      if (Clock::now() >= deadline && !come() && may_leave()) time_out(call, number, timeout);
     }
   }
-  if (ready()) return;
+  if (ready() || !may_leave()) return;
   world_->check();
   world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(call)));
   event().notify();
   queue_.leave();
 }
 
-void ShmGroup::await(std::atomic<uint64_t> Counters::* counter, uint64_t value, const Call& call, uint64_t number,
-                     std::chrono::milliseconds timeout) {
+void ShmGroup::await(std::atomic<uint64_t> Counters::* counter, uint64_t value, Stage stage, const Call& call,
+                     uint64_t number, std::chrono::milliseconds timeout) {
   int first = 0;
   await(
       [&] {
         while (first < size() && (counters(first).*counter).load() >= value) ++first;
         return first == size();
       },
-      call, number, timeout);
+      stage, call, number, timeout);
+}
+
+void ShmGroup::stay(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+  auto through = [&](int k) { return counters(k).parts.load() >= next_part_; };
+  int first = 0;
+  auto all = [&] {
+    while (first < size() && through(first)) ++first;
+    return first == size();
+  };
+  if (Event::look(world_->spin(), all)) return;
+  // They need nobody for what is left: only one that is stopped takes long.
+  auto deadline = Clock::now() + std::max<std::chrono::milliseconds>(timeout, kPatience);
+  while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, all)) {
+    world_->watch();
+    bool none_left = true;
+    for (int k = 0; k < size(); ++k)
+      none_left = none_left && (world_->is_gone(ranks()[static_cast<size_t>(k)]) || through(k));
+    if (none_left && !all()) world_->check();
+    if (Clock::now() >= deadline && !all()) time_out(call, number, timeout);
+  }
 }
 
 // ---- Collectives
@@ -165,14 +212,15 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   if (slots_) small = small_shape(call, me_, size());
   bool told = small && may_be_uneven(call.kind);
   // First: the others may be waiting for it.
-  if (small && !told) slots_.publish_small(me_, number, call, *small);
+  bool may_be_cancelled = queue_.may_be_cancelled();
+  if (small && !told) slots_.publish_small(me_, number, call, *small, may_be_cancelled);
   CallFacts mine = facts_of(call, me_, size());
   std::optional<ProcessWorld::Noted> noted;
   if (!is_part_) noted.emplace(*world_->state(me_), world_->note(id_, number, mine.header));
   counters(me_).calls.store(next_, std::memory_order_release);
   if (told) {
     tell(call, mine);
-    slots_.publish_small(me_, number, call, *small);
+    slots_.publish_small(me_, number, call, *small, may_be_cancelled);
   }
   bool done = false;
   if (small) {
@@ -184,7 +232,8 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
     bool come = Event::look(world_->spin(), ready);
     event().notify_after_fence();
     count_round();
-    if (!come) await(ready, call, number, timeout);
+    if (!come) await(ready, Stage::stamped, call, number, timeout);
+    if (slots_.may_be_cancelled(number)) begin(number, Stage::stamped, call, timeout);
     queue_.past();
     done = slots_.finish(me_, number, call, *small);
   }
@@ -208,7 +257,8 @@ void ShmGroup::tell(const Call& call, CallFacts facts) {
 
 void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
   uint64_t told = next_long_;
-  await(&Counters::facts, told, call, number, timeout);
+  await(&Counters::facts, told, Stage::told, call, number, timeout);
+  begin(number, Stage::told, call, timeout);
   queue_.past();
   std::vector<CallFacts> calls;
   for (int r = 0; r < size(); ++r) calls.push_back(CallFacts::read(facts(r, told - 1), size()));
@@ -220,7 +270,7 @@ void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::mill
     event().notify();
     // Until then others read this rank's part, or write it.
     count_round();
-    await(&Counters::parts, next_part_, call, number, timeout);
+    stay(call, number, timeout);
   } else {
     move(call, calls, number, timeout);
   }
@@ -289,7 +339,7 @@ void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint6
     if (i + 1 < parts) write_part(s, i + 1);
     if (i > 0 || !told) {
       count_round();
-      await(&Counters::parts, next_part_ + static_cast<uint64_t>(i) + 1, call, number, timeout);
+      await(&Counters::parts, next_part_ + static_cast<uint64_t>(i) + 1, Stage::moved, call, number, timeout);
     }
     read_part(s, i);
   }
@@ -334,6 +384,7 @@ void ShmGroup::read_part(const Streams& s, int64_t index) {
 }
 
 uint64_t ShmGroup::share(std::span<const std::byte> bytes) {
+  TUTTI_ASSERT(bytes.size() <= kShare);
   counters(me_).calls.store(++next_, std::memory_order_release);
   uint64_t number = next_long_;
   Shown shown{next_part_++, bytes.size()};
@@ -379,6 +430,7 @@ bool ShmGroup::cancel(WorkState& work) {
   if (work.is_message) {
     if (!messages_->withdraw(work, false)) return false;
     work.complete(cancelled());
+    move_messages();  // the other side may have to be told
     event().notify();
     return true;
   }

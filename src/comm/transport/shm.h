@@ -11,6 +11,15 @@
 // all have written the last of the call before, by which the same holds. Nobody touches another's own memory, so a rank
 // can leave at any moment. What lies in memory of the group needs no copies: see Note [Group memory]; there the first
 // wait says that all parts are ready, and the last that they are free again.
+//
+// Note [Leaving a collective]
+// A rank that waits for others to come may leave: its user cancels, its time is over, the world has failed. Others
+// must not carry out the call then, least of all in memory of the rank that left. So the call has a verdict, a word in
+// shared memory that is set once: who finds all there sets it to "runs", who wants to leave to "left", and both do what
+// the word says. A rank that reads "left" has nothing to do but to wait for the failure, which the one that left tells
+// next. Small calls ask for a verdict only where a rank may cancel them, which its slot says: nobody touches another's
+// memory there. Once a call runs in group memory nobody leaves it, whatever fails, before all others are through or
+// dead.
 #pragma once
 
 #include <condition_variable>
@@ -51,7 +60,7 @@ class ShmGroup : public Transport {
 
   /// For groups that this one is a part of, which compare their calls themselves: shows bytes to all other ranks. Each
   /// rank does so in its turn, waits until has_shared() says so of all, and reads what it wants before it calls
-  /// anything else. Returns the number by which the others' are found.
+  /// anything else. Returns the number by which the others' are found. Of kShare bytes at most.
   static constexpr size_t kShare = 128 << 10;
   /// It is: what others see of this rank is the call of the whole.
   void set_part() { is_part_ = true; }
@@ -72,7 +81,11 @@ class ShmGroup : public Transport {
     Event event;
     // The next chunk of an all_reduce in place, below the number of the call: ranks take chunks as they can.
     alignas(64) std::atomic<uint64_t> chunk{0};
+    // The newest: a call's number + 1, a Stage, and whether it runs. See Note [Leaving a collective].
+    alignas(64) std::atomic<uint64_t> verdict{0};
   };
+  /// What a rank waits for the others to have done.
+  enum class Stage : uint8_t { stamped, told, moved };
   struct alignas(64) Counters {
     std::atomic<uint64_t> calls{0};  // that the rank has begun
     std::atomic<uint64_t> facts{0};  // that it has told
@@ -102,10 +115,16 @@ class ShmGroup : public Transport {
   void write_part(const Streams& s, int64_t index);
   void read_part(const Streams& s, int64_t index);
   /// Waits until all ranks' counters are at least `value`; throws what is in the way.
-  void await(std::atomic<uint64_t> Counters::* counter, uint64_t value, const Call& call, uint64_t number,
+  void await(std::atomic<uint64_t> Counters::* counter, uint64_t value, Stage stage, const Call& call, uint64_t number,
              std::chrono::milliseconds timeout);
   template <class Ready>
-  void await(const Ready& ready, const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  void await(const Ready& ready, Stage stage, const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  /// The verdict of a call at this stage, which is `runs` if there is none yet.
+  bool decide(uint64_t number, Stage stage, bool runs);
+  /// When all have come: returns if nobody has left.
+  void begin(uint64_t number, Stage stage, const Call& call, std::chrono::milliseconds timeout);
+  /// Waits until nobody uses this rank's part of the group's memory any more.
+  void stay(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   [[noreturn]] void time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
   WaitFor missing(const Call& call, uint64_t number) const;
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);

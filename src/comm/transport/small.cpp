@@ -83,8 +83,10 @@ std::optional<SmallShape> small_shape(const Call& call, int rank, int size) {
   return SmallShape{hash, bytes};
 }
 
-void Slots::publish_small(int rank, uint64_t sequence, const Call& call, const SmallShape& shape) {
+void Slots::publish_small(int rank, uint64_t sequence, const Call& call, const SmallShape& shape,
+                          bool may_be_cancelled) {
   SlotHeader& h = header(rank, sequence);
+  h.may_be_cancelled = may_be_cancelled;
   h.signature = shape.signature;
   h.factor = call.factor;
   h.bytes = static_cast<uint32_t>(shape.bytes);
@@ -106,6 +108,7 @@ void Slots::publish_small(int rank, uint64_t sequence, const Call& call, const S
 void Slots::publish_long(int rank, uint64_t sequence) {
   SlotHeader& h = header(rank, sequence);
   h.small = false;
+  h.may_be_cancelled = false;  // what goes the long way is decided there
   h.stamp.store(sequence + 1);
 }
 

@@ -42,6 +42,7 @@ struct alignas(64) SlotHeader {
   uint32_t bytes = 0;
   bool small = false;
   uint8_t buffer = 0;
+  bool may_be_cancelled = false;
   alignas(32) std::byte data[kInline];  // numbers of any dtype
 };
 static_assert(sizeof(SlotHeader) == 64 && std::atomic<uint64_t>::is_always_lock_free);
@@ -63,12 +64,19 @@ class Slots {
   /// This rank's part of call number `sequence`: as a small one, or as one that goes the long way. After the former,
   /// the caller looks whether the others are there, has a fence, and wakes those who sleep: in this order the stamp
   /// need not have arrived everywhere before anything else is done.
-  void publish_small(int rank, uint64_t sequence, const Call& call, const SmallShape& shape);
+  void publish_small(int rank, uint64_t sequence, const Call& call, const SmallShape& shape,
+                     bool may_be_cancelled = false);
   void publish_long(int rank, uint64_t sequence);
   /// The first rank from `first` on that has not stamped this call yet; size() when all have.
   int missing(uint64_t sequence, int first) const {
     while (first < size_ && header(first, sequence).stamp.load(std::memory_order_acquire) == sequence + 1) ++first;
     return first;
+  }
+  /// When nobody is missing: whether some rank said so.
+  bool may_be_cancelled(uint64_t sequence) const {
+    for (int k = 0; k < size_; ++k)
+      if (header(k, sequence).may_be_cancelled) return true;
+    return false;
   }
   /// When nobody is missing: makes this rank's result. False: the call goes the long way.
   bool finish(int rank, uint64_t sequence, const Call& call, const SmallShape& shape) const;
