@@ -296,6 +296,31 @@ TEST(Symbolic, SizesThatGrow) {
   EXPECT_LE(f.graphs().size(), 2 * 9);
 }
 
+// What is refused is not remembered: neither as the form of other sizes, nor as what lies around them.
+TEST(Symbolic, SizesBeyondTheLimitAreRefusedAgain) {
+  auto f =
+      compile([](const Tensor& x) { return x.size(0) > 5 ? x * 2 : x.sin(); }, {.dynamic_batch = true, .limit = 1});
+  f(rows(3, {2}, 1));
+  for (int64_t n : {6, 9, 7}) EXPECT_THROW(f(rows(n, {2}, 1)), ValueError) << n;
+  EXPECT_TRUE(identical(f(rows(5, {2}, 1)), rows(5, {2}, 1).sin())) << "the form that it has";
+  EXPECT_EQ(f.graphs().size(), 2u);
+}
+
+// It is asked while nothing is locked.
+TEST(Symbolic, WhatIsWatchedMayDependOnTheFunction) {
+  Tensor w = rows(2, {}, 1), other = rows(2, {}, 2);
+  std::function<std::string()> explain;
+  auto f = compile(
+      [&](const Tensor& x) { return x * w; },
+      {.dynamic_batch = true, .watch = [&] { return explain && explain().empty() ? TensorList{} : TensorList{w}; }});
+  explain = [&] { return f.explain() + f.print(); };
+  for (int64_t n : {8, 2, 5}) EXPECT_TRUE(identical(f(rows(n, {2}, 1)), rows(n, {2}, 1) * w)) << n;
+  EXPECT_EQ(f.stats().fitted, 1) << f.explain();
+  w = other;
+  EXPECT_TRUE(identical(f(rows(5, {2}, 1)), rows(5, {2}, 1) * other));
+  EXPECT_EQ(f.stats().traces, 3);
+}
+
 TEST(Symbolic, RandomProgramsGiveTheBitsOfEagerForManySizes) {
   int64_t fitted = 0;
   for (uint64_t seed = 1; seed <= 1200 && !testing::Test::HasFailure(); ++seed)
