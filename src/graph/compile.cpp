@@ -138,9 +138,10 @@ class CompiledFunction {
   TensorList run(Invocation& call) {
     std::string key = key_of(call);
     std::shared_ptr<Entry> entry = find(key, call);
-    if (!entry && options_.dynamic_batch) entry = fit(key, call);
+    std::string why;
+    if (!entry && options_.dynamic_batch) entry = fit(key, call, why);
     bool replays = entry && entry->live.empty() && ready(*entry);
-    TensorList results = replays ? replay(entry, call) : trace(entry, key, call);
+    TensorList results = replays ? replay(entry, call) : trace(entry, key, call, why);
     leave();
     return results;
   }
@@ -164,9 +165,13 @@ class CompiledFunction {
     append_context(key);
     append_key(key, call.key.data(), call.key.size());
     for (const Tensor& x : call.tensors) append_tensor(key, x, batch);
-    append_sharing(key, call.tensors);
+    TensorList met = call.tensors;
     if (options_.watch)
-      for (const Tensor& x : options_.watch()) append(key, x.impl());
+      for (const Tensor& x : options_.watch()) {
+        append(key, x.impl());
+        met.push_back(x);  // while tracing, an argument that shares its memory cannot be told from it
+      }
+    append_sharing(key, met);
     return key;
   }
 
@@ -193,8 +198,8 @@ class CompiledFunction {
     return entries_.find(key, [&](const Entry& entry) { return holds(entry, call); });
   }
 
-  // The entry for a batch size between two that were traced: see Note [Symbolic batch].
-  std::shared_ptr<Entry> fit(const std::string& key, const Invocation& call) {
+  // The entry for a batch size between two that were traced, or `why` not: see Note [Symbolic batch].
+  std::shared_ptr<Entry> fit(const std::string& key, const Invocation& call, std::string& why) {
     int64_t batch = batch_of(call);
     if (batch < 0) return nullptr;
     std::shared_ptr<Entry> low, high;
@@ -204,7 +209,6 @@ class CompiledFunction {
       std::tie(low, high) = entries_.around(family, batch, [&](const Entry& entry) { return holds(entry, call); });
     }
     if (!low || !high) return nullptr;
-    std::string why;
     auto entry = fit_entry(*low, *high, call, batch, make_options(), why);
     if (!entry || !ready(*entry)) return nullptr;
     entry->facts = facts_of(call);
@@ -230,7 +234,7 @@ class CompiledFunction {
   }
 
   // Whether it is the calling rank's first.
-  bool add_entry(const std::string& key, Invocation& call, const Trace& trace) {
+  bool add_entry(const std::string& key, Invocation& call, const Trace& trace, const std::string& why) {
     auto entry = trace.entry;
     entry->result = call.result;
     entry->rest = *call.rest;
@@ -242,6 +246,7 @@ class CompiledFunction {
     if (!known_form && entries_.forms() >= options_.limit)
       fail<ValueError>("compile", "'{}' was traced for {} different calls, the limit:\n{}", options_.name,
                        options_.limit, explain_locked());
+    if (entry->why.empty()) entry->why = why;
     entries_.add_traced(key, family, entry, known_form);
     bool first_of_rank = ranks_.insert(context().rank).second;
     std::lock_guard stats_lock(stats_->mutex);
@@ -250,7 +255,7 @@ class CompiledFunction {
     return first_of_rank;
   }
 
-  TensorList trace(std::shared_ptr<Entry> entry, const std::string& key, Invocation& call) {
+  TensorList trace(std::shared_ptr<Entry> entry, const std::string& key, Invocation& call, const std::string& why) {
     CallState state = state_for(call);
     Trace trace = graph::trace_function(options_.name, call);
     {
@@ -262,7 +267,7 @@ class CompiledFunction {
       trace.entry = entry;
     } else {
       note_captured(*trace.entry, *trace.recorder);
-      bool first = add_entry(key, call, trace);
+      bool first = add_entry(key, call, trace, why);
       if (first && !tracing()) graph::check_contract(*trace.entry->traced());
     }
     if (!trace.entry->live.empty() || trace.roots.empty()) return trace.outputs;

@@ -74,6 +74,18 @@ bool same_structure(const Graph& a, const Graph& b) {
   return true;
 }
 
+// Whether there is one for the same gradients: calls before the first backward pass, and other threads, trace theirs.
+bool has_backward(const Entry& entry, const Backward& backward) {
+  auto same_guard = [](auto& a, auto& b) {
+    return a.first.origin == b.first.origin && a.first.index == b.first.index && a.first.value == b.first.value &&
+           a.second == b.second;
+  };
+  return std::any_of(entry.backwards.begin(), entry.backwards.end(), [&](const auto& b) {
+    return b->key == backward.key && std::equal(b->gradients.begin(), b->gradients.end(), backward.gradients.begin(),
+                                                backward.gradients.end(), same_guard);
+  });
+}
+
 }  // namespace
 
 std::string gradient_key(const std::vector<const Type*>& gradients) {
@@ -234,12 +246,14 @@ void CompiledNode::add_backward(Trace& trace, const std::shared_ptr<Recorder>& r
   {
     std::lock_guard lock(entry.mutex);
     first = entry.backwards.empty();
+    if (has_backward(entry, *backward)) return;
   }
   if (first && !tracing()) check_contract(backward->traced);
   prepare_backward(forward, *backward, state_.options);
   int64_t kept = saved_bytes(forward, *backward->program.graph), all = saved_bytes(forward, backward->traced);
   {
     std::lock_guard lock(entry.mutex);
+    if (has_backward(entry, *backward)) return;
     forward.outputs = entry.traced()->outputs;
     entry.set_traced(std::move(forward));
     keep_backward(entry, backward);

@@ -332,11 +332,15 @@ Type gradient_type(const Entry& entry, const Input& in, const Type& seen) {
   if (root == kNone) differ("a gradient belongs to no result");
   Type t = seen;
   t.sizes = traced->type(root).sizes;
-  if (is_contiguous(seen.sizes, seen.strides))
+  if (is_contiguous(seen.sizes, seen.strides)) {
     t.strides = contiguous_strides(t.sizes);
-  else if (!(t.sizes.size() == seen.strides.size()) ||
-           std::any_of(seen.strides.begin(), seen.strides.end(), [](int64_t s) { return s != 0; }))
-    differ("a gradient is laid out in a way of its own");
+    return t;
+  }
+  // Else they are one number, that of a sum, expanded; dims of one row are left as they were by that.
+  bool expanded = t.sizes.size() == seen.sizes.size();
+  for (size_t i = 0; expanded && i < t.sizes.size(); ++i)
+    expanded = seen.strides[i] == 0 || (t.sizes[i] == 1 && seen.sizes[i] == 1);
+  if (!expanded) differ("a gradient is laid out in a way of its own");
   return t;
 }
 
