@@ -1,10 +1,10 @@
 // Compiled functions: guards, and what happens in a call.
 #include <algorithm>
-#include <deque>
 #include <set>
 
 #include "base/check.h"
 #include "graph/contract.h"
+#include "graph/entries.h"
 #include "graph/function.h"
 #include "graph/leave.h"
 #include "graph/symbolic.h"
@@ -138,9 +138,10 @@ class CompiledFunction {
   TensorList run(Invocation& call) {
     std::string key = key_of(call);
     std::shared_ptr<Entry> entry = find(key, call);
-    if (!entry && options_.dynamic_batch) entry = fit(key, call);
+    std::string why;
+    if (!entry && options_.dynamic_batch) entry = fit(key, call, why);
     bool replays = entry && entry->live.empty() && ready(*entry);
-    TensorList results = replays ? replay(entry, call) : trace(entry, key, call);
+    TensorList results = replays ? replay(entry, call) : trace(entry, key, call, why);
     leave();
     return results;
   }
@@ -164,22 +165,27 @@ class CompiledFunction {
     append_context(key);
     append_key(key, call.key.data(), call.key.size());
     for (const Tensor& x : call.tensors) append_tensor(key, x, batch);
-    append_sharing(key, call.tensors);
+    TensorList met = call.tensors;
     if (options_.watch)
-      for (const Tensor& x : options_.watch()) append(key, x.impl());
+      for (const Tensor& x : options_.watch()) {
+        append(key, x.impl());
+        met.push_back(x);  // while tracing, an argument that shares its memory cannot be told from it
+      }
+    append_sharing(key, met);
     return key;
   }
 
   // Guards that are known only once the function has run: what it captured, and which gradients it looked at.
   static bool holds(const Entry& entry, const Invocation& call) {
-    for (const Input& in : entry.traced.inputs) {
+    auto traced = entry.traced();
+    for (const Input& in : traced->inputs) {
       if (in.origin != Origin::captured) continue;
       graph::Type now = graph::type_of(in.tensor);
-      now.offset = entry.traced.type(in.value).offset;
-      if (!(now == entry.traced.type(in.value))) return false;
+      now.offset = traced->type(in.value).offset;
+      if (!(now == traced->type(in.value))) return false;
     }
     for (auto& [in, present] : entry.gradients)
-      if (find_input(in, entry.traced, call.tensors).grad().defined() != present) return false;
+      if (find_input(in, *traced, call.tensors).grad().defined() != present) return false;
     for (size_t i = 0; i < entry.captured_facts.size(); ++i) {
       const auto& c = entry.captured_facts[i];
       if (c.tensor.requires_grad() != c.requires_grad || readable(impl(c.tensor)) != c.readable) return false;
@@ -189,74 +195,34 @@ class CompiledFunction {
 
   std::shared_ptr<Entry> find(const std::string& key, const Invocation& call) {
     std::lock_guard lock(mutex_);
-    auto it = entries_.find(key);
-    if (it == entries_.end()) return nullptr;
-    for (const auto& entry : it->second)
-      if (holds(*entry, call)) return entry;
-    return nullptr;
+    return entries_.find(key, [&](const Entry& entry) { return holds(entry, call); });
   }
 
-  // The entry for a batch size between two that were traced: see Note [Symbolic batch].
-  std::shared_ptr<Entry> fit(const std::string& key, const Invocation& call) {
+  // The entry for a batch size between two that were traced, or `why` not: see Note [Symbolic batch].
+  std::shared_ptr<Entry> fit(const std::string& key, const Invocation& call, std::string& why) {
     int64_t batch = batch_of(call);
+    if (batch < 0) return nullptr;
     std::shared_ptr<Entry> low, high;
     std::string family = key_of(call, batch);
     {
       std::lock_guard lock(mutex_);
-      auto it = families_.find(family);
-      if (batch < 0 || it == families_.end()) return nullptr;
-      for (const auto& e : it->second) {
-        if (!holds(*e, call)) continue;
-        if (e->batch < batch && (!low || e->batch > low->batch)) low = e;
-        if (e->batch > batch && (!high || e->batch < high->batch)) high = e;
-      }
+      std::tie(low, high) = entries_.around(family, batch, [&](const Entry& entry) { return holds(entry, call); });
     }
     if (!low || !high) return nullptr;
-    std::string why;
     auto entry = fit_entry(*low, *high, call, batch, make_options(), why);
     if (!entry || !ready(*entry)) return nullptr;
     entry->facts = facts_of(call);
     std::lock_guard lock(mutex_);
-    entries_[key].push_back(entry);
-    fitted_.emplace_back(key, entry);
-    if (fitted_.size() > kFitted) {
-      std::erase(entries_[fitted_.front().first], fitted_.front().second);
-      fitted_.pop_front();
-    }
+    entries_.add_fitted(key, entry);
     std::lock_guard stats_lock(stats_->mutex);
     ++stats_->numbers.fitted;
     return entry;
   }
 
-  // Whether the graph is that of another batch size; the entry takes its place among those.
-  bool join_family(const Invocation& call, const std::shared_ptr<Entry>& entry) {
-    entry->batch = batch_of(call);
-    if (!options_.dynamic_batch || entry->batch < 0 || !entry->live.empty()) return false;
-    auto& family = families_[key_of(call, entry->batch)];
-    bool known = std::any_of(family.rbegin(), family.rend(), [&](auto& other) {
-      return other->batch != entry->batch && have_one_form(*other, *entry, entry->why);
-    });
-    if (known) entry->why.clear();
-    auto place = std::find_if(family.begin(), family.end(), [&](auto& other) { return other->batch > entry->batch; });
-    family.insert(place, entry);
-    if (family.size() > kSamples) forget_sample(family);
-    return known;
-  }
-
-  // One that would be fitted just so, were it not there. Sizes that grow from call to call would become many.
-  void forget_sample(std::vector<std::shared_ptr<Entry>>& family) {
-    std::string why;
-    for (size_t i = 1; i + 1 < family.size(); ++i) {
-      std::shared_ptr<Entry> low = family[i - 1], here = family[i], high = family[i + 1];
-      bool between = low->batch < here->batch && here->batch < high->batch;
-      if (!between || !have_one_form(*low, *here, why) || !have_one_form(*here, *high, why) ||
-          !have_one_form(*low, *high, why))
-        continue;
-      family.erase(family.begin() + static_cast<std::ptrdiff_t>(i));
-      std::erase(order_, here);
-      for (auto& [key, list] : entries_) std::erase(list, here);
-      return;
-    }
+  // Of entries that may have the graph of another batch size: what else the call depends on.
+  std::optional<std::string> family_of(const Invocation& call, const Entry& entry) const {
+    if (!options_.dynamic_batch || entry.batch < 0 || !entry.live.empty()) return {};
+    return key_of(call, entry.batch);
   }
 
   // Until its backward graph is known, a function that changes others' tensors must run itself: see Note [Backward
@@ -268,19 +234,20 @@ class CompiledFunction {
   }
 
   // Whether it is the calling rank's first.
-  bool add_entry(const std::string& key, Invocation& call, const Trace& trace) {
+  bool add_entry(const std::string& key, Invocation& call, const Trace& trace, const std::string& why) {
     auto entry = trace.entry;
     entry->result = call.result;
     entry->rest = *call.rest;
     entry->facts = facts_of(call);
+    entry->batch = batch_of(call);
+    std::optional<std::string> family = family_of(call, *entry);  // asks watch(), which may use this function: unlocked
     std::lock_guard lock(mutex_);
-    bool known_form = join_family(call, entry);
-    int64_t count = known_form ? entry_count_ : ++entry_count_;
-    check<ValueError>(count <= options_.limit, "compile", "'{}' was traced for {} different calls, the limit:\n{}",
-                      options_.name, options_.limit, explain_locked());
-    bool first = entries_.empty();
-    entries_[key].push_back(entry);
-    order_.push_back(entry);
+    bool known_form = family && entries_.knows_form(*family, *entry), first = entries_.forms() == 0;
+    if (!known_form && entries_.forms() >= options_.limit)
+      fail<ValueError>("compile", "'{}' was traced for {} different calls, the limit:\n{}", options_.name,
+                       options_.limit, explain_locked());
+    if (entry->why.empty()) entry->why = why;
+    entries_.add_traced(key, family, entry, known_form);
     bool first_of_rank = ranks_.insert(context().rank).second;
     std::lock_guard stats_lock(stats_->mutex);
     if (!known_form) ++stats_->numbers.forward_graphs;
@@ -288,7 +255,7 @@ class CompiledFunction {
     return first_of_rank;
   }
 
-  TensorList trace(std::shared_ptr<Entry> entry, const std::string& key, Invocation& call) {
+  TensorList trace(std::shared_ptr<Entry> entry, const std::string& key, Invocation& call, const std::string& why) {
     CallState state = state_for(call);
     Trace trace = graph::trace_function(options_.name, call);
     {
@@ -300,8 +267,8 @@ class CompiledFunction {
       trace.entry = entry;
     } else {
       note_captured(*trace.entry, *trace.recorder);
-      bool first = add_entry(key, call, trace);
-      if (first && !tracing()) graph::check_contract(trace.entry->traced);
+      bool first = add_entry(key, call, trace, why);
+      if (first && !tracing()) graph::check_contract(*trace.entry->traced());
     }
     if (!trace.entry->live.empty() || trace.roots.empty()) return trace.outputs;
     return attach(std::move(trace), std::move(state), call);
@@ -309,8 +276,9 @@ class CompiledFunction {
 
   // Facts of captured tensors as they were when they were met.
   static void note_captured(Entry& entry, const graph::Recorder& recorder) {
+    auto traced = entry.traced();
     for (const auto& m : recorder.met()) {
-      const Input* in = entry.traced.input_of(m.value);
+      const Input* in = traced->input_of(m.value);
       if (in && in->origin == Origin::captured) entry.captured_facts.push_back({m.tensor, m.requires_grad, m.readable});
     }
   }
@@ -330,7 +298,7 @@ class CompiledFunction {
   // do, since a function that writes its arguments is never run again.
   static void let_go(const Entry& entry, const Invocation& call, CallState& state) {
     for (const Input& in : entry.mutated) {
-      Tensor written = find_input(in, entry.traced, call.tensors);
+      Tensor written = find_input(in, *entry.traced(), call.tensors);
       for (Tensor& t : state.call.tensors)
         if (t.defined() && !t.is_sparse() && t.shares_storage(written)) t = make_alias(t);
     }
@@ -350,7 +318,7 @@ class CompiledFunction {
       const Result& r = entry->results[i];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
-    for (const Input& in : entry->mutated) graph::let_go(trace, find_input(in, entry->traced, call.tensors));
+    for (const Input& in : entry->mutated) graph::let_go(trace, find_input(in, *entry->traced(), call.tensors));
     rebase_mutated(*entry, call, *node);
     TensorList late = make_views(*entry, call, false);
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -369,7 +337,7 @@ class CompiledFunction {
     std::vector<std::shared_ptr<Entry>> entries;
     {
       std::lock_guard lock(mutex_);
-      entries = order_;
+      entries = entries_.order();
     }
     for (const auto& entry : entries) {
       f(*forward_of(*entry));
@@ -380,7 +348,7 @@ class CompiledFunction {
 
   static void rebase_mutated(const Entry& entry, const Invocation& call, CompiledNode& node) {
     for (size_t k = 0; k < entry.mutated.size(); ++k)
-      rebase_history(find_input(entry.mutated[k], entry.traced, call.tensors), Ref<Node>(&node),
+      rebase_history(find_input(entry.mutated[k], *entry.traced(), call.tensors), Ref<Node>(&node),
                      static_cast<uint32_t>(entry.value_roots + k));
   }
 
@@ -412,7 +380,7 @@ class CompiledFunction {
   std::shared_ptr<graph::Program> forward_of(Entry& entry) {
     std::lock_guard lock(entry.mutex);
     if (entry.forward && entry.forward_saves == entry.saved.size()) return entry.forward;
-    graph::Graph graph = entry.traced;
+    graph::Graph graph = *entry.traced();
     graph.outputs.insert(graph.outputs.end(), entry.saved.begin(), entry.saved.end());
     entry.forward = std::make_shared<graph::Program>(graph::make_program(std::move(graph), make_options()));
     entry.forward_saves = entry.saved.size();
@@ -436,7 +404,7 @@ class CompiledFunction {
       let_go(*entry, call, *state);
       for (const auto& target : entry->targets)
         edges.push_back(target.leaf == graph::kNone
-                            ? gradient_edge(find_input(target.input, entry->traced, call.tensors))
+                            ? gradient_edge(find_input(target.input, *entry->traced(), call.tensors))
                             : Edge());
     }
     TensorList views = make_views(*entry, call, true);
@@ -458,7 +426,8 @@ class CompiledFunction {
     size_t next = entry.value_count;
     for (const Input& in : entry.leaf_inputs) {
       bool inside = in.origin == Origin::constant;
-      leaves.push_back(inside ? values[next++].detach().requires_grad_() : find_input(in, entry.traced, call.tensors));
+      leaves.push_back(inside ? values[next++].detach().requires_grad_()
+                              : find_input(in, *entry.traced(), call.tensors));
     }
     return leaves;
   }
@@ -486,7 +455,7 @@ class CompiledFunction {
                      [&](size_t a, size_t b) { return entry.results[a].made < entry.results[b].made; });
     for (size_t i : order) {
       const Result& r = entry.results[i];
-      views[i] = make_view(r, find_input(r.of, entry.traced, call.tensors));
+      views[i] = make_view(r, find_input(r.of, *entry.traced(), call.tensors));
     }
     return views;
   }
@@ -501,7 +470,7 @@ class CompiledFunction {
       else if (r.kind == Result::same)
         outputs.push_back(Tensor(outputs[index]));
       else if (r.kind == Result::input)
-        outputs.push_back(find_input(r.of, entry.traced, call.tensors));
+        outputs.push_back(find_input(r.of, *entry.traced(), call.tensors));
       else if (r.kind == Result::leaf)
         outputs.push_back(leaves[index]);
       else if (r.kind == Result::view)
@@ -528,33 +497,28 @@ class CompiledFunction {
       leaver_.leave([&](const PrintOptions& o) { return show(o); }, [&] { return explain(); }, last);
   }
 
-  static constexpr size_t kFitted = 64, kSamples = 8;  // batch sizes whose graphs are kept: fitted, and traced
-
   CompileOptions options_;
   std::shared_ptr<CompiledStats> stats_;
   graph::Leaver leaver_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::vector<std::shared_ptr<Entry>>> entries_;
-  std::unordered_map<std::string, std::vector<std::shared_ptr<Entry>>> families_;  // traced, by all but the batch size
-  std::deque<std::pair<std::string, std::shared_ptr<Entry>>> fitted_;              // not traced; by their keys
-  std::vector<std::shared_ptr<Entry>> order_;
-  int64_t entry_count_ = 0;
+  graph::Entries entries_;
   std::set<int> ranks_;  // that have traced: ranks may be threads that share this object
 };
 
 std::string CompiledFunction::explain_locked() const {
   CompileStats numbers = stats();
-  std::string text = fmt::format("{}: {} graphs, {} calls traced, {} run from graphs\n", options_.name, order_.size(),
+  const auto& order = entries_.order();
+  std::string text = fmt::format("{}: {} graphs, {} calls traced, {} run from graphs\n", options_.name, order.size(),
                                  numbers.traces, numbers.runs);
   if (numbers.fitted) text += fmt::format("{} batch sizes between traced ones were not traced\n", numbers.fitted);
-  for (size_t k = 0; k < order_.size(); ++k) {
-    const Entry& e = *order_[k];
+  for (size_t k = 0; k < order.size(); ++k) {
+    const Entry& e = *order[k];
     text += fmt::format("graph {}: ", k);
     if (k == 0) {
       text += "the first call\n";
     } else {
       std::string reason;
-      const Entry& before = *order_[k - 1];
+      const Entry& before = *order[k - 1];
       for (size_t i = 0; i < e.facts.size() && reason.empty(); ++i)
         if (i >= before.facts.size() || e.facts[i] != before.facts[i])
           reason = fmt::format("{} (before: {})", e.facts[i], i < before.facts.size() ? before.facts[i] : "none");

@@ -75,7 +75,6 @@ struct Entry {
   }();
   std::string name;
   std::vector<std::string> facts;  // what the guards say, for people
-  Graph traced;                    // as recorded
   std::vector<Result> results;
   std::vector<Target> targets;
   std::vector<Input> mutated;                     // inputs whose history ends in the node: its last outputs
@@ -100,6 +99,22 @@ struct Entry {
   std::vector<std::shared_ptr<Backward>> backwards;
 
   size_t value_count = 0, leaf_count = 0;  // outputs of the graph: values, leaves made inside, then saved ones
+
+  /// As recorded. A backward pass that is traced puts another in its place, with what it asked for, while other threads
+  /// run calls by this one: so who looks takes hold of one.
+  std::shared_ptr<const Graph> traced() const {
+    std::lock_guard lock(traced_mutex_);
+    return traced_;
+  }
+  void set_traced(Graph graph) {
+    auto next = std::make_shared<const Graph>(std::move(graph));
+    std::lock_guard lock(traced_mutex_);
+    traced_.swap(next);  // the old one goes when the lock is gone
+  }
+
+ private:
+  mutable std::mutex traced_mutex_;  // its own: those who hold `mutex` look, too
+  std::shared_ptr<const Graph> traced_ = std::make_shared<const Graph>();
 };
 
 /// A run of the function itself under a recorder.

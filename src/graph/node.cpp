@@ -74,6 +74,18 @@ bool same_structure(const Graph& a, const Graph& b) {
   return true;
 }
 
+// Whether there is one for the same gradients: calls before the first backward pass, and other threads, trace theirs.
+bool has_backward(const Entry& entry, const Backward& backward) {
+  auto same_guard = [](auto& a, auto& b) {
+    return a.first.origin == b.first.origin && a.first.index == b.first.index && a.first.value == b.first.value &&
+           a.second == b.second;
+  };
+  return std::any_of(entry.backwards.begin(), entry.backwards.end(), [&](const auto& b) {
+    return b->key == backward.key && std::equal(b->gradients.begin(), b->gradients.end(), backward.gradients.begin(),
+                                                backward.gradients.end(), same_guard);
+  });
+}
+
 }  // namespace
 
 std::string gradient_key(const std::vector<const Type*>& gradients) {
@@ -136,12 +148,13 @@ void CompiledNode::run(GradientBuffer& outputs, GradientBuffer& inputs) {
   if (!create_graph)
     if (auto backward = find_backward(outputs)) return run_graph(*backward, outputs, inputs);
   Trace again = run_again();
-  run_live(again, outputs, inputs, !create_graph && same_structure(again.entry->traced, state_.entry->traced));
+  run_live(again, outputs, inputs, !create_graph && same_structure(*again.entry->traced(), *state_.entry->traced()));
 }
 
 std::shared_ptr<Backward> CompiledNode::find_backward(const GradientBuffer& outputs) {
   std::string key = key_of(outputs);
   std::lock_guard lock(state_.entry->mutex);
+  auto traced = state_.entry->traced();
   for (const auto& b : state_.entry->backwards) {
     if (b->key != key) continue;
     const Graph& graph = *b->program.graph;
@@ -152,9 +165,7 @@ std::shared_ptr<Backward> CompiledNode::find_backward(const GradientBuffer& outp
       auto place = static_cast<size_t>(std::find(saved.begin(), saved.end(), in.index) - saved.begin());
       fits = fits && place < saved_.size();
     }
-    auto nothing_saved = [&](ValueId v) {
-      return find_input(*state_.entry->traced.input_of(v), state_.entry->traced, state_.call.tensors);
-    };
+    auto nothing_saved = [&](ValueId v) { return find_input(*traced->input_of(v), *traced, state_.call.tensors); };
     for (auto& [in, present] : b->gradients)
       fits = fits && find_backward_input(in, graph, outputs, nothing_saved).grad().defined() == present;
     if (fits) return b;
@@ -167,8 +178,9 @@ Tensor CompiledNode::saved_value(ValueId v) const {
   auto place = static_cast<size_t>(std::find(entry.saved.begin(), entry.saved.end(), v) - entry.saved.begin());
   Tensor t = saved_[place].unpack(*this);
   // An input is handed on as the object it is, which has a gradient and an identity.
-  const Input* in = entry.traced.input_of(v);
-  return in && in->origin != Origin::gradient ? find_input(*in, entry.traced, state_.call.tensors) : t;
+  auto traced = entry.traced();
+  const Input* in = traced->input_of(v);
+  return in && in->origin != Origin::gradient ? find_input(*in, *traced, state_.call.tensors) : t;
 }
 
 bool CompiledNode::signature(std::string& key, TensorList& kept) const {
@@ -234,14 +246,16 @@ void CompiledNode::add_backward(Trace& trace, const std::shared_ptr<Recorder>& r
   {
     std::lock_guard lock(entry.mutex);
     first = entry.backwards.empty();
+    if (has_backward(entry, *backward)) return;
   }
   if (first && !tracing()) check_contract(backward->traced);
   prepare_backward(forward, *backward, state_.options);
   int64_t kept = saved_bytes(forward, *backward->program.graph), all = saved_bytes(forward, backward->traced);
   {
     std::lock_guard lock(entry.mutex);
-    forward.outputs = entry.traced.outputs;
-    entry.traced = std::move(forward);
+    if (has_backward(entry, *backward)) return;
+    forward.outputs = entry.traced()->outputs;
+    entry.set_traced(std::move(forward));
     keep_backward(entry, backward);
   }
   std::lock_guard lock(state_.stats->mutex);

@@ -326,16 +326,21 @@ Type gradient_type(const Entry& entry, const Input& in, const Type& seen) {
   ValueId root = kNone;
   auto index = static_cast<size_t>(in.index);
   if (index >= entry.value_roots) root = entry.mutated[index - entry.value_roots].value;
+  auto traced = entry.traced();
   for (const Result& r : entry.results)
-    if (r.root == in.index) root = entry.traced.outputs[at(r.index)];
+    if (r.root == in.index) root = traced->outputs[at(r.index)];
   if (root == kNone) differ("a gradient belongs to no result");
   Type t = seen;
-  t.sizes = entry.traced.type(root).sizes;
-  if (is_contiguous(seen.sizes, seen.strides))
+  t.sizes = traced->type(root).sizes;
+  if (is_contiguous(seen.sizes, seen.strides)) {
     t.strides = contiguous_strides(t.sizes);
-  else if (!(t.sizes.size() == seen.strides.size()) ||
-           std::any_of(seen.strides.begin(), seen.strides.end(), [](int64_t s) { return s != 0; }))
-    differ("a gradient is laid out in a way of its own");
+    return t;
+  }
+  // Else they are one number, that of a sum, expanded; dims of one row are left as they were by that.
+  bool expanded = t.sizes.size() == seen.sizes.size();
+  for (size_t i = 0; expanded && i < t.sizes.size(); ++i)
+    expanded = seen.strides[i] == 0 || (t.sizes[i] == 1 && seen.sizes[i] == 1);
+  if (!expanded) differ("a gradient is laid out in a way of its own");
   return t;
 }
 
@@ -369,8 +374,9 @@ std::vector<Pair> pair_backwards(const Entry& low, const Entry& high) {
 
 void add_backward(Entry& entry, const Pair& pair, int64_t batch, const MakeOptions& options) {
   auto backward = std::make_shared<Backward>();
+  auto forward = entry.traced();
   backward->traced = pair.form->at(batch, [&](const Input& in) {
-    return in.origin == Origin::saved ? entry.traced.type(in.index)
+    return in.origin == Origin::saved ? forward->type(in.index)
                                       : gradient_type(entry, in, pair.a->traced.type(in.value));
   });
   std::vector<const Type*> forms(entry.value_roots + entry.mutated.size());
@@ -378,7 +384,7 @@ void add_backward(Entry& entry, const Pair& pair, int64_t batch, const MakeOptio
     if (in.origin == Origin::argument) forms[at(in.index)] = &backward->traced.type(in.value);
   backward->key = gradient_key(forms);
   backward->gradients = pair.a->gradients;
-  prepare_backward(entry.traced, *backward, options);
+  prepare_backward(*forward, *backward, options);
   keep_backward(entry, std::move(backward));
 }
 
@@ -386,10 +392,11 @@ std::shared_ptr<Entry> entry_like(const Entry& like, const Form& form, const tut
                                   int64_t batch) {
   auto entry = std::make_shared<Entry>();
   entry->name = like.name;
-  entry->traced = form.at(batch, [&](const Input& in) { return type_of(call.tensors[at(in.index)]); });
+  Graph traced = form.at(batch, [&](const Input& in) { return type_of(call.tensors[at(in.index)]); });
   entry->results = like.results;
   for (Result& r : entry->results)
-    for (Node& link : r.chain) link = entry->traced.nodes[at(entry->traced.values[at(link.outputs[0])].producer)];
+    for (Node& link : r.chain) link = traced.nodes[at(traced.values[at(link.outputs[0])].producer)];
+  entry->set_traced(std::move(traced));
   entry->targets = like.targets;
   entry->mutated = like.mutated;
   entry->value_roots = like.value_roots;
@@ -413,7 +420,7 @@ std::shared_ptr<Entry> fit_entry(Entry& low, Entry& high, const tutti::detail::I
   std::scoped_lock lock(low.mutex, high.mutex);
   try {
     compare_entries(low, high);
-    auto entry = entry_like(low, Form(low.traced, low.batch, high.traced, high.batch), call, batch);
+    auto entry = entry_like(low, Form(*low.traced(), low.batch, *high.traced(), high.batch), call, batch);
     for (const Pair& pair : pair_backwards(low, high)) add_backward(*entry, pair, batch, options);
     return entry;
   } catch (const Mismatch& e) {
@@ -426,7 +433,7 @@ bool have_one_form(Entry& a, Entry& b, std::string& why) {
   std::scoped_lock lock(a.mutex, b.mutex);
   try {
     compare_entries(a, b);
-    [[maybe_unused]] Form common(a.traced, a.batch, b.traced, b.batch);  // throws where there is none
+    [[maybe_unused]] Form common(*a.traced(), a.batch, *b.traced(), b.batch);  // throws where there is none
     return true;
   } catch (const Mismatch& e) {
     why = e.why;

@@ -56,7 +56,7 @@ class Describer {
     entry_.random = recorder_.drew_random();
     for (auto& [value, present] : recorder_.gradients())
       entry_.gradients.emplace_back(*recorder_.graph().input_of(value), present);
-    entry_.traced = finish_graph(recorder_);
+    entry_.set_traced(finish_graph(recorder_));
     find_purity();
   }
 
@@ -219,7 +219,8 @@ class Describer {
   }
 
   void find_purity() {
-    const Graph& graph = entry_.traced;
+    auto traced = entry_.traced();
+    const Graph& graph = *traced;
     std::vector<bool> outside = outside_memories(graph);
     for (const Node& n : graph.nodes) {
       entry_.pure = entry_.pure && (n.kind <= Kind::empty || n.kind == Kind::version);

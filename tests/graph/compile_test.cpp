@@ -52,6 +52,18 @@ TEST(Compile, GradientsAreEagers) {
   EXPECT_EQ(compiled.stats().fallbacks, 0);
 }
 
+// The trace of such a call says nothing of others.
+TEST(Compile, AnArgumentMayBeWhatIsWatched) {
+  Tensor all = leaf({9}, 1).detach(), w = all.narrow(0, 2, 3), other = leaf({3}, 2).detach();
+  auto f = [&](const Tensor& x) { return x * w; };
+  for (const Tensor& first : {w, w.detach(), all.narrow(0, 1, 3)}) {
+    auto compiled = compile(f, {.watch = [&] { return TensorList{w}; }});
+    for (const Tensor& x :
+         {first, other, all.narrow(0, 1, 3), all.narrow(0, 4, 3), w, other.clone(), w.detach(), first})
+      EXPECT_TRUE(identical(compiled(x), f(x)));
+  }
+}
+
 TEST(Compile, ACallBeforeTheFirstBackwardCanStillBeDifferentiated) {
   Tensor w = leaf({3}, 1);
   auto f = compile([&](const Tensor& x) { return (x * w).exp().sum(); });

@@ -72,6 +72,52 @@ TEST(Symbolic, AViewFollowsWhereItsArgumentBegins) {
   }
 }
 
+// The same for other batch sizes, whether traced rows begin where these do or elsewhere.
+TEST(Symbolic, RowsMayBeginAnywhere) {
+  auto step = [](const Tensor& x) { return (x.detach().reshape({-1}) * 2).sin() + x.narrow(0, 1, 1).detach().sum(); };
+  Tensor all = rows(100, {3}, 1);
+  for (const std::string& backend : backends())
+    for (auto [low, high] : {std::pair{0, 0}, {7, 7}, {0, 20}}) {
+      auto f = compile(step, {.backend = backend, .dynamic_batch = true});
+      f(all.narrow(0, low, 3)), f(all.narrow(0, high, 40));
+      for (int64_t begin : {0, 5, 7, 50})
+        for (int64_t n : {4, 9, 17}) {
+          Tensor part = all.narrow(0, begin, n);
+          EXPECT_TRUE(identical(f(part), step(part))) << begin << " " << n;
+        }
+      EXPECT_EQ(f.stats().fitted, 3) << f.explain();
+      EXPECT_EQ(f.stats().traces, 2) << f.explain();
+    }
+}
+
+// Sizes, lengths, offsets and numbers that are n + k, n·k or (n ± 1)·k; and such that are neither, 2·n + 1.
+TEST(Symbolic, SizesThatFollowFromTheBatchSize) {
+  using Step = Tensor (*)(const Tensor&);
+  const std::pair<const char*, Step> steps[] = {
+      {"n + 1", [](const Tensor& x) { return cat({x, x.narrow(0, 0, 1)}, 0).reshape({x.size(0) + 1, 2, 1}).sin(); }},
+      {"rows of one", [](const Tensor& x) { return x.sin().sum({1}, true); }},
+      {"n + 5", [](const Tensor& x) { return cat({zeros({5, 2}, f64), x}, 0).t().reshape({2, x.size(0) + 5}) * 3; }},
+      {"2 n", [](const Tensor& x) { return cat({x, x * 3}, 0).view({2 * x.size(0), 2}).tanh(); }},
+      {"2 (n + 1)", [](const Tensor& x) { return cat({x, ones({1, 2}, f64)}, 0).view({2 * (x.size(0) + 1)}).exp(); }},
+      {"3 (n - 1)", [](const Tensor& x) { return x.narrow(0, 1, x.size(0) - 1).sum({1}).repeat({3}).cos(); }},
+      {"an offset n", [](const Tensor& x) { return cat({x, x * 2}, 0).narrow(0, x.size(0), x.size(0)).detach() + x; }},
+      {"an offset n + 1", [](const Tensor& x) { return cat({x, x * 2}, 0).narrow(0, x.size(0) + 1, 1).detach() * x; }},
+      {"numbers", [](const Tensor& x) { return x * (x.size(0) + 1) + arange(2 * x.size(0), f64).sum() / x.size(0); }},
+  };
+  for (const std::string& backend : backends())
+    for (auto [name, step] : steps) {
+      SCOPED_TRACE(backend + ", " + name);
+      auto f = compile(step, {.backend = backend, .dynamic_batch = true});
+      for (int64_t n : {24, 3, 24, 3, 4, 10, 23}) compare_step(step, f, {2}, n, {});
+      EXPECT_EQ(f.stats().fitted, 3) << f.explain();
+      EXPECT_EQ(f.stats().traces, 2) << f.explain();
+    }
+  auto odd = [](const Tensor& x) { return cat({x, x, ones({1, 2}, f64)}, 0).reshape({2 * x.size(0) + 1, 2, 1}).sin(); };
+  auto f = compile(odd, {.dynamic_batch = true});
+  for (int64_t n : {24, 3, 4, 10}) compare_step(odd, f, {2}, n, {});
+  EXPECT_EQ(f.stats().fitted, 0) << "two points lie on some line always";
+}
+
 // Everything that one makes of a batch size: views, ranges, divisors, expanded and cut tensors.
 struct Uses : nn::Module<Uses> {
   nn::Linear in{3, 8, {.dtype = f64}}, out{4, 2, {.dtype = f64}};
@@ -294,6 +340,43 @@ TEST(Symbolic, SizesThatGrow) {
   EXPECT_EQ(f.stats().traces, 38);
   EXPECT_EQ(f.stats().recompilations, 0) << f.explain();
   EXPECT_LE(f.graphs().size(), 2 * 9);
+}
+
+// What is refused is not remembered: neither as the form of other sizes, nor as what lies around them.
+TEST(Symbolic, SizesBeyondTheLimitAreRefusedAgain) {
+  auto f =
+      compile([](const Tensor& x) { return x.size(0) > 5 ? x * 2 : x.sin(); }, {.dynamic_batch = true, .limit = 1});
+  f(rows(3, {2}, 1));
+  for (int64_t n : {6, 9, 7}) EXPECT_THROW(f(rows(n, {2}, 1)), ValueError) << n;
+  EXPECT_TRUE(identical(f(rows(5, {2}, 1)), rows(5, {2}, 1).sin())) << "the form that it has";
+  EXPECT_EQ(f.graphs().size(), 2u);
+}
+
+// It is asked while nothing is locked.
+TEST(Symbolic, WhatIsWatchedMayDependOnTheFunction) {
+  Tensor w = rows(2, {}, 1), other = rows(2, {}, 2);
+  std::function<std::string()> explain;
+  auto f = compile(
+      [&](const Tensor& x) { return x * w; },
+      {.dynamic_batch = true, .watch = [&] { return explain && explain().empty() ? TensorList{} : TensorList{w}; }});
+  explain = [&] { return f.explain() + f.print(); };
+  for (int64_t n : {8, 2, 5}) EXPECT_TRUE(identical(f(rows(n, {2}, 1)), rows(n, {2}, 1) * w)) << n;
+  EXPECT_EQ(f.stats().fitted, 1) << f.explain();
+  w = other;
+  EXPECT_TRUE(identical(f(rows(5, {2}, 1)), rows(5, {2}, 1) * other));
+  EXPECT_EQ(f.stats().traces, 3);
+}
+
+// Calls before the first backward trace theirs too; one backward graph is enough, and other sizes have as many.
+TEST(Symbolic, SeveralFirstBackwardsAreOne) {
+  auto step = [](const Tensor& x) { return (x.sin() * x).sum({1}); };
+  auto f = compile(step, {.dynamic_batch = true});
+  Tensor x = rows(8, {2}, 1).requires_grad_();
+  Tensor first = f(x), second = f(x);
+  first.sum().backward(), second.sum().backward();
+  EXPECT_EQ(f.stats().backward_graphs, 1);
+  for (int64_t n : {2, 5}) compare_step(step, f, {2}, n, {});
+  EXPECT_EQ(f.stats().fitted, 1) << f.explain();
 }
 
 TEST(Symbolic, RandomProgramsGiveTheBitsOfEagerForManySizes) {

@@ -50,6 +50,40 @@ int64_t peak_of(const parallel::FullyShardOptions& options, bool sharded = true)
   return memory::peak_bytes() - before;
 }
 
+// What is large beside the blocks, as words are: in the unit of the outermost module, or in units of its own.
+constexpr int64_t kWords = 4096, kTable = kWords * kWidth * 4;  // bytes of its parameters
+struct Gpt : nn::Module<Gpt> {
+  nn::Embedding tokens{kWords, kWidth};
+  Tower tower;
+  nn::Linear head{kWidth, kWords};
+  TUTTI_FIELDS(tokens, tower, head)
+  Tensor forward(const Tensor& x) { return head(tower(tokens(x))); }
+};
+int64_t peak_with_words(bool units) {
+  set_num_threads(1);
+  memory::empty_cache();
+  int64_t before = memory::statistics().bytes_in_use;
+  Gpt net;
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    net.tower.blocks.emplace_back();
+    fully_shard(net.tower.blocks.back());
+  }
+  if (units) {
+    fully_shard(net.tokens);
+    fully_shard(net.head);
+  }
+  fully_shard(net);
+  optim::Adam adam(net.parameters());
+  for (int step = 0; step < 2; ++step) {
+    if (step == 1) memory::reset_peak();  // the whole net was there at first
+    adam.zero_grad();
+    Tensor x = randint(0, kWords, {8});
+    cross_entropy(net(x), x).backward();
+    adam.step();
+  }
+  return memory::peak_bytes() - before;
+}
+
 // Large blocks of memory are rounded up by an eighth at most; activations of two rows are small.
 double bound(double bytes) { return bytes * 1.125 + (1 << 18); }
 
@@ -70,6 +104,17 @@ TEST(FsdpMemory, PartsAndTwoUnits) {
   };
   for (int ranks : {2, 4}) harness::run_ranks(ranks, [&] { body(true); }, {}, harness::processes());
   if (comm::has_engine("ucx")) harness::run_ranks(2, [&] { body(false); }, {}, harness::hosts("ucx"));
+}
+
+// The outermost unit's parameters and gradients are whole from the beginning of backward to its end.
+TEST(FsdpMemory, LargePartsOfTheOutermostModuleAreWorthUnits) {
+  harness::run_ranks(
+      2,
+      [] {
+        int64_t inside = peak_with_words(false), apart = peak_with_words(true);
+        EXPECT_LE(apart + 2 * kTable, inside) << "one table's parameters and gradients";
+      },
+      {}, harness::processes());
 }
 #endif
 

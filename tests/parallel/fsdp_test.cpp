@@ -1,5 +1,5 @@
 // What fully_shard promises beside numbers of whole models: what is visible when, and what may go wrong.
-#include "tests/parallel/support.h"
+#include "tests/parallel/fsdp_support.h"
 
 namespace tutti {
 namespace {
@@ -8,37 +8,6 @@ using namespace test;  // NOLINT
 using parallel::full_state_dict;
 using parallel::fully_shard;
 using parallel::FullyShardOptions;
-
-Tensor loss_of(const Tensor& y, const Tensor& x) { return (y - x.narrow(1, 0, 3)).pow(2).mean(); }
-
-void shard(Mlp& net, const FullyShardOptions& options = {}) {
-  fully_shard(net.first, options);
-  fully_shard(net.second, options);
-  fully_shard(net, options);
-}
-
-// What ranks' gradients are together, on rank 0, as if they were a module's own.
-nn::StateDict full_gradients(const nn::ModuleBase& module) {
-  Mlp other;
-  nn::StateDict gradients;
-  std::map<std::string, Tensor> values;
-  NoGrad guard;
-  for (auto& [name, p] : module.named_parameters()) values[name] = p.detach().clone();
-  for (auto& [name, p] : module.named_parameters()) p.detach().copy_(p.grad());
-  gradients = full_state_dict(module);
-  for (auto& [name, p] : module.named_parameters()) p.detach().copy_(values[name]);
-  return gradients;
-}
-void expect_full_gradients(const nn::ModuleBase& found, const nn::ModuleBase& wanted, double tolerance = 1e-12) {
-  nn::StateDict gradients = full_gradients(found);
-  if (gradients.empty()) return;
-  for (auto& [name, p] : wanted.named_parameters()) expect_close(gradients.at(name), p.grad(), name, tolerance);
-}
-void expect_full_values(const nn::ModuleBase& found, const nn::ModuleBase& wanted, double tolerance = 1e-12) {
-  nn::StateDict state = full_state_dict(found);
-  for (auto wants = wanted.state_dict(); auto& [name, value] : state)
-    expect_close(value, wants.at(name), name, tolerance);
-}
 
 struct Fsdp : QuickTest<1, 2, 3> {};
 

@@ -241,7 +241,8 @@ bool ShardFamily::begin_pass() {
   if (pass_) return true;
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
   check<ValueError>(!grad_enabled(), kName,
-                    "gradients of gradients (create_graph) do not pass through parameters that are freed meanwhile");
+                    "backward(create_graph) would give averages of gradients that cannot be differentiated: for "
+                    "gradients of gradients, use grad() of what is not a parameter, and then backward()");
   // Of all units of the last forward at once: a rank may have nothing of the one whose backward comes first.
   for (const ShardUnit* u : forward_.now())
     check<VersionError>(u->pending == 0 || u->version == u->shard_version(), "backward",
@@ -271,10 +272,22 @@ void ShardFamily::after_backward_of(ShardUnit& unit, const TensorList& grad_inpu
   std::lock_guard lock(mutex_);
   // Without gradients of inputs this is called when backward has just begun.
   if (std::none_of(grad_inputs.begin(), grad_inputs.end(), [](const Tensor& t) { return t.defined(); })) return;
-  if (unit.pending > 0) --unit.pending;
+  // A pass that can be differentiated comes again, and needs the same values.
+  if (unit.pending > 0 && !grad_enabled()) --unit.pending;
   unit.free_whole();
   if (pass_ && syncing_ && unit.pending == 0 && std::find(due_.begin(), due_.end(), &unit) == due_.end())
     due_.push_back(&unit);
+}
+
+void ShardFamily::before_second(ShardUnit& unit) {
+  std::lock_guard lock(mutex_);
+  begin_pass();
+  start_due();
+  gather(unit, backward_, false);
+}
+void ShardFamily::after_second(ShardUnit& unit) {
+  std::lock_guard lock(mutex_);
+  unit.free_whole();
 }
 
 void ShardFamily::accumulated(ShardUnit& unit, size_t flat, size_t member) {

@@ -62,6 +62,9 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   void after_inner_forward(ShardUnit& unit, nn::ModuleBase& module);
   void before_backward(ShardUnit& unit);
   void after_backward_of(ShardUnit& unit, const TensorList& grad_inputs);
+  /// Around what differentiates a unit's backward: see Note [Gradients of gradients].
+  void before_second(ShardUnit& unit);
+  void after_second(ShardUnit& unit);
   void accumulated(ShardUnit& unit, size_t flat, size_t member);
 
  private:

@@ -13,6 +13,48 @@
 namespace tutti::parallel {
 namespace {
 
+// Note [Gradients of gradients]
+// A pass that is itself differentiated (grad() with create_graph) has nodes that saved a unit's parameters, and what
+// runs them comes from the gradients of the unit's inputs and leaves at those of its outputs. So where backward frees a
+// unit, an identity is put on the gradients that gathers it when this is differentiated, and where backward gathers
+// one, an identity that frees it. These do the same when they are differentiated in turn. One node over all gradients,
+// so that nothing is freed before the last of them.
+void mark_gradients(TensorList& gradients, const std::shared_ptr<ShardUnit>& unit, bool gathers);
+
+struct Turn : Function<Turn> {
+  std::shared_ptr<ShardUnit> unit;
+  bool gathers = false;
+  TensorList forward(const TensorList& gradients, const std::shared_ptr<ShardUnit>& of, bool gather) {
+    unit = of;
+    gathers = gather;
+    accept_undefined_gradients();
+    TensorList same;
+    for (const Tensor& g : gradients) same.push_back(g.detach());
+    return same;
+  }
+  TensorList backward(const TensorList& gradients) {
+    if (gathers)
+      unit->family->before_second(*unit);
+    else
+      unit->family->after_second(*unit);
+    TensorList same = gradients;
+    mark_gradients(same, unit, !gathers);
+    return same;
+  }
+};
+
+void mark_gradients(TensorList& gradients, const std::shared_ptr<ShardUnit>& unit, bool gathers) {
+  if (!grad_enabled()) return;
+  TensorList some;
+  for (const Tensor& g : gradients)
+    if (g.defined() && g.requires_grad()) some.push_back(g);
+  if (some.empty()) return;
+  some = Turn::apply(some, unit, gathers);
+  size_t next = 0;
+  for (Tensor& g : gradients)
+    if (g.defined() && g.requires_grad()) g = some[next++];
+}
+
 // Modules are values that move and are copied: hooks are told which one they are about.
 void add_hooks(nn::ModuleBase& module, const std::shared_ptr<ShardUnit>& unit) {
   module.register_forward_pre_hook(
@@ -21,9 +63,13 @@ void add_hooks(nn::ModuleBase& module, const std::shared_ptr<ShardUnit>& unit) {
     unit->family->after_forward(*unit, m, outputs);
   });
   module.register_forward_failure_hook([unit](nn::ModuleBase& m) { unit->family->forward_failed(*unit, m); });
-  module.register_backward_pre_hook([unit](nn::ModuleBase&, TensorList&) { unit->family->before_backward(*unit); });
+  module.register_backward_pre_hook([unit](nn::ModuleBase&, TensorList& grad_outputs) {
+    unit->family->before_backward(*unit);
+    mark_gradients(grad_outputs, unit, false);
+  });
   module.register_backward_hook([unit](nn::ModuleBase&, TensorList& grad_inputs, const TensorList&) {
     unit->family->after_backward_of(*unit, grad_inputs);
+    mark_gradients(grad_inputs, unit, true);
   });
 }
 

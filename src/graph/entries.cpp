@@ -1,0 +1,79 @@
+#include "graph/entries.h"
+
+#include <algorithm>
+
+#include "graph/symbolic.h"
+
+namespace tutti::graph {
+
+std::shared_ptr<Entry> Entries::find(const std::string& key, const Holds& holds) const {
+  auto it = entries_.find(key);
+  if (it == entries_.end()) return nullptr;
+  for (const auto& entry : it->second)
+    if (holds(*entry)) return entry;
+  return nullptr;
+}
+
+std::pair<std::shared_ptr<Entry>, std::shared_ptr<Entry>> Entries::around(const std::string& family, int64_t batch,
+                                                                          const Holds& holds) const {
+  std::shared_ptr<Entry> low, high;
+  auto it = families_.find(family);
+  if (it == families_.end()) return {};
+  for (const auto& e : it->second) {
+    if (!holds(*e)) continue;
+    if (e->batch < batch && (!low || e->batch > low->batch)) low = e;
+    if (e->batch > batch && (!high || e->batch < high->batch)) high = e;
+  }
+  return {low, high};
+}
+
+bool Entries::knows_form(const std::string& family, Entry& entry) const {
+  auto it = families_.find(family);
+  if (it == families_.end()) return false;
+  bool known = std::any_of(it->second.rbegin(), it->second.rend(), [&](auto& other) {
+    return other->batch != entry.batch && have_one_form(*other, entry, entry.why);
+  });
+  if (known) entry.why.clear();
+  return known;
+}
+
+void Entries::add_traced(const std::string& key, const std::optional<std::string>& family, std::shared_ptr<Entry> entry,
+                         bool known) {
+  entries_[key].push_back(entry);
+  order_.push_back(entry);
+  if (!known) ++forms_;
+  if (!family) return;
+  List& list = families_[*family];
+  auto place = std::find_if(list.begin(), list.end(), [&](auto& other) { return other->batch > entry->batch; });
+  list.insert(place, std::move(entry));
+  if (list.size() > kSamples) forget_sample(list);
+}
+
+void Entries::add_fitted(const std::string& key, std::shared_ptr<Entry> entry) {
+  entries_[key].push_back(entry);
+  fitted_.emplace_back(key, std::move(entry));
+  if (fitted_.size() <= kFitted) return;
+  auto it = entries_.find(fitted_.front().first);
+  std::erase(it->second, fitted_.front().second);
+  if (it->second.empty()) entries_.erase(it);
+  fitted_.pop_front();
+}
+
+// One that would be fitted just so, were it not there. Sizes that grow from call to call would become many.
+void Entries::forget_sample(List& family) {
+  std::string why;
+  for (size_t i = 1; i + 1 < family.size(); ++i) {
+    std::shared_ptr<Entry> low = family[i - 1], here = family[i], high = family[i + 1];
+    bool between = low->batch < here->batch && here->batch < high->batch;
+    if (!between || !have_one_form(*low, *here, why) || !have_one_form(*here, *high, why) ||
+        !have_one_form(*low, *high, why))
+      continue;
+    family.erase(family.begin() + static_cast<std::ptrdiff_t>(i));
+    std::erase(order_, here);
+    for (auto& [key, list] : entries_) std::erase(list, here);
+    std::erase_if(entries_, [](auto& keyed) { return keyed.second.empty(); });
+    return;
+  }
+}
+
+}  // namespace tutti::graph
