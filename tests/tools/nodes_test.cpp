@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tests/support/network.h"
 #include "tests/tools/program.h"
 #include "tutti/testing.h"
 
@@ -219,6 +220,31 @@ TEST_P(Engine, StartsAgainOnTwoFromTheLastCheckpoint) {
                                      HasSubstr("starts all ranks again: 1 of 20 restarts")));
   EXPECT_THAT(undisturbed.out(), HasSubstr("40 steps, the last loss is"));
   EXPECT_EQ(last_line(nodes[0]->out()), last_line(undisturbed.out()));
+}
+
+// Each node has a network of its own, and no way to the other but a cable: what DistributedDataParallel trains there is
+// what it trains on one host, to the bit of the loss and of the weights.
+TEST_F(Nodes, TrainOverANetworkAsOnOneHost) {
+  if (!comm::has_engine("ucx")) GTEST_SKIP() << "this build has no ucx";
+  Network network(2);
+  if (!network.made()) GTEST_SKIP() << Network::kNotMade;
+  auto start_there = [&](int node, const Words& command) {
+    Words words = words_of(node, 2, Network::address(0), {"-n", "2", "--plain"}, command);
+    words.insert(words.begin(), {"ip", "netns", "exec", network.host(node)});
+    return std::make_unique<Program>(words, std::vector<std::pair<std::string, std::string>>{{"TUTTI_SECRET", "x"}});
+  };
+  auto run_there = [&](const Words& command) {
+    std::unique_ptr<Program> nodes[2];
+    for (int k : {0, 1}) nodes[k] = start_there(k, command);
+    for (int k : {0, 1}) EXPECT_EQ(nodes[k]->wait(), 0) << k << ": " << nodes[k]->err();
+    return nodes[0]->out();
+  };
+  EXPECT_THAT(run_there({TUTTI_TOOL, "bench", "-e", "64K", "-f", "64", "-i", "5"}),
+              HasSubstr("# all_reduce f32 sum, 4 ranks by shm+ucx"));
+  Program here(tutti_run({"-n", "4", "--plain"}, {TUTTI_RESTART, "--steps", "20"}));
+  EXPECT_EQ(here.wait(), 0) << here.err();
+  EXPECT_THAT(here.out(), HasSubstr("20 steps, the last loss is"));
+  EXPECT_EQ(last_line(run_there({TUTTI_RESTART, "--steps", "20"})), last_line(here.out()));
 }
 #endif
 
