@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/cores.h"
+#include "base/per_process.h"
 
 namespace tutti {
 
@@ -29,10 +30,7 @@ void bind_to(const std::vector<int>& cores) {
 }
 }  // namespace
 
-Workers& Workers::instance() {
-  static Workers workers;
-  return workers;
-}
+Workers& Workers::instance() { return per_process<Workers>(); }
 
 Workers::Job Workers::start(Device device, std::function<void()> body) {
   Job job;

@@ -5,7 +5,9 @@
 // waits for another's, since who finds none of its device's idle gets a new one, and nothing of a caller stays in a
 // thread (its context comes with the work). What stays is what belongs to the cores: where the thread is bound, and the
 // OpenMP threads it has started. The forward pass of a DataParallel, its backward in the engine and the next
-// DataParallel's forward on one device should find the same: teams of their own would spin against each other.
+// DataParallel's forward on one device should find the same: teams of their own would spin against each other. So they
+// belong neither to a DataParallel, which the engine does not know, nor to a context, which is copied. Threads do not
+// follow a fork: a forked process begins with none.
 #pragma once
 
 #include <condition_variable>

@@ -1,3 +1,6 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 #include <numeric>
@@ -134,6 +137,23 @@ TEST(Workers, RunAndAreReused) {
   }
   EXPECT_EQ(done, 40);
 }
+
+#ifndef TUTTI_SANITIZE_THREAD
+// Its parent's threads are not there, idle as they were.
+TEST(Workers, AForkedProcessHasItsOwn) {
+  Workers::instance().start(Device(), [] {}).wait();
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    bool done = false;
+    Workers::instance().start(Device(), [&] { done = true; }).wait();
+    ::_exit(done ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+#endif
 
 TEST(Context, IsPerThreadAndCopied) {
   NoGrad guard;
