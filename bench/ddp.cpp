@@ -1,17 +1,15 @@
 // What DistributedDataParallel adds to a training step, and to memory: a multilayer perceptron, 3 × 1024, batch 64, by
 // ranks as threads and as processes, one thread each. Ranks take the step alone (each its own parameters, all at the
 // same time) and together in turns; the figure is the ratio of the two. PyTorch with gloo does the same, in a process
-// of its own (bench/peers/ddp_torch.py). Then DataParallel: a step of a CNN on one logical device (half of the cores)
-// over the same on two, and the part of the latter that goes into replicas, cutting and putting together. And
-// fully_shard: its step over that of DistributedDataParallel, of an mlp of 6 layers, each a unit, with the memory that
-// each needs.
+// of its own (bench/peers/ddp_torch.py). Then DataParallel (parts/ddp_devices.cpp). And fully_shard: its step over that
+// of DistributedDataParallel, of an mlp of 6 layers, each a unit, with the memory that each needs.
 #include <fmt/core.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 
+#include "bench/parts/ddp_devices.h"
 #include "bench/support/figure.h"
 #include "bench/support/ranks.h"
 #include "bench/support/run.h"
@@ -113,102 +111,6 @@ struct Tower : nn::Module<Tower> {
     return x;
   }
 };
-
-struct Cnn : nn::Module<Cnn> {
-  nn::Conv2d a{3, 32, 3, {.padding = 1}}, b{32, 64, 3, {.padding = 1}}, c{64, 64, 3, {.padding = 1}};
-  nn::BatchNorm2d norm{64};
-  nn::Linear head{64, 10};
-  TUTTI_FIELDS(a, b, c, norm, head)
-  Tensor forward(const Tensor& x) {
-    Tensor h = max_pool2d(relu(a(x)), 2);
-    h = max_pool2d(relu(b(h)), 2);
-    return head(relu(norm(c(h))).flatten(2).mean(2));
-  }
-};
-// All of it but the work: what two devices take longer for it than one is what DataParallel does itself, forward and
-// backward. Every parameter gets a gradient from each device.
-struct Idle : nn::Module<Idle> {
-  Cnn net;
-  TUTTI_FIELDS(net)
-  Tensor forward(const Tensor& x) {
-    Tensor y = x.narrow(1, 0, 1).select(2, 0).select(2, 0);
-    for (const Tensor& p : net.parameters()) y = y + p.sum();
-    return y;
-  }
-};
-
-// Milliseconds that two threads take for half of the work each, who know nothing of each other: the machine's limit.
-double apart(int steps) {
-  std::atomic<double> longest = 0;
-  spawn_ranks(2, [&] {
-    set_num_threads(1);
-    Cnn net;
-    Tensor x = randn({16, 3, 32, 32});
-    double begin = 0;
-    for (int i = -3; i < steps; ++i) {
-      if (i == 0) {
-        barrier();
-        begin = seconds();
-      }
-      net.zero_grad();
-      net(x).square().mean().backward();
-    }
-    double mine = (seconds() - begin) / steps * 1e3;
-    barrier();
-    if (rank() == 0) longest = mine;
-  });
-  return longest;
-}
-
-// [time on one device over that on two, milliseconds on one, on two, share of the latter that is not the module's, time
-// on one device over that of two halves apart]
-std::vector<double> measure_devices(int rounds, int steps) {
-  set_cpu_devices(2);
-  Tensor x = randn({32, 3, 32, 32});
-  Cnn net;
-  parallel::DataParallel one(net, {.devices = {"cpu:0"}}), two(net, {.devices = {"cpu:0", "cpu:1"}});
-  Idle nothing;
-  parallel::DataParallel idle_one(nothing, {.devices = {"cpu:0"}}), idle(nothing, {.devices = {"cpu:0", "cpu:1"}});
-  auto time = [&](auto run) {
-    for (int i = 0; i < 3; ++i) run();  // OpenMP's threads of the other way spin for some milliseconds yet
-    double begin = seconds();
-    for (int i = 0; i < steps; ++i) run();
-    return (seconds() - begin) / steps * 1e3;
-  };
-  auto train = [&](auto& dp) {
-    dp.zero_grad();
-    dp(x).square().mean().backward();
-  };
-  std::vector<double> ones, twos, ratios, shares, limits;
-  for (int i = -1; i < rounds; ++i) {
-    double a = time([&] { train(one); }), b = time([&] { train(two); }), d = apart(steps);
-    double c = time([&] { train(idle); }) - time([&] { train(idle_one); });
-    if (i < 0) continue;
-    ones.push_back(a);
-    twos.push_back(b);
-    ratios.push_back(a / b);
-    shares.push_back(c / b * 100);
-    limits.push_back(a / d);
-  }
-  set_cpu_devices(1);
-  return {median(ratios), median(ones), median(twos), median(shares), median(limits)};
-}
-
-void report_devices(const bench::Options& options, int rounds, int steps) {
-  if (!options.wants("data_parallel_2") && !options.wants("data_parallel_2_overhead")) return;
-  auto t = measure_devices(rounds, steps);
-  // A goal where a device is a core: on more of them half of this small batch is too little work.
-  bool cores = bench::cores() == 2;
-  report({.name = "data_parallel_2",
-          .value = t[0],
-          .unit = "times",
-          .want = cores ? Want{Want::value_at_least, 1.8} : Want{},
-          .extra = {{"one_ms", t[1]}, {"two_ms", t[2]}, {"limit", t[4]}}});
-  report({.name = "data_parallel_2_overhead",
-          .value = t[3],
-          .unit = "percent",
-          .want = cores ? Want{Want::value_at_most, 3} : Want{}});
-}
 
 Tower whole() {
   Tower net;

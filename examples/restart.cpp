@@ -53,6 +53,6 @@ int main(int argc, char** argv) {
 
   double sum = 0;
   for (Tensor& p : net.parameters()) sum += p.detach().to(f64).abs().sum().item<double>();
-  if (rank() == 0) std::printf("%ld steps, the last loss is %.4f, the weights are %.17g\n", long(step), last, sum);
+  if (rank() == 0) std::printf("%ld steps, the last loss is %.9g, the weights are %.17g\n", long(step), last, sum);
   return last < std::log(10.0) ? 0 : 1;
 }

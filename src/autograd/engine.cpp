@@ -6,6 +6,7 @@
 
 #include "autograd/meta.h"
 #include "base/check.h"
+#include "base/spin.h"
 #include "base/workers.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
@@ -170,7 +171,7 @@ void GraphTask::push(uint32_t index) {
   uint64_t first = node->edges.empty() ? uint64_t{1} << 63 : 0;
   queue.heap.push_back({node->sequence | first, index});
   std::push_heap(queue.heap.begin(), queue.heap.end());
-  if (threaded_) queue.wake.notify_one();
+  if (threaded_) queue.call();
 }
 
 void GraphTask::arrive(uint32_t index, uint32_t output, Tensor gradient, const Source& from) {
@@ -275,10 +276,17 @@ void GraphTask::run_here() {
   }
 }
 
-void GraphTask::work(Queue& queue) {
+void GraphTask::work(Queue& queue, bool spin) {
   std::unique_lock lock(mutex_);
+  auto due = [&] { return error_ || outstanding_ == 0 || !queue.heap.empty(); };
   while (true) {
-    queue.wake.wait(lock, [&] { return error_ || outstanding_ == 0 || !queue.heap.empty(); });
+    if (spin && !due() && Workers::instance().may_spin()) {
+      uint32_t seen = queue.calls.load(std::memory_order_relaxed);
+      lock.unlock();
+      look_for_a_while([&] { return queue.calls.load(std::memory_order_relaxed) != seen; });
+      lock.lock();
+    }
+    queue.wake.wait(lock, due);
     if (error_ || outstanding_ == 0) break;
     std::pop_heap(queue.heap.begin(), queue.heap.end());
     Ready next = queue.heap.back();
@@ -290,7 +298,7 @@ void GraphTask::work(Queue& queue) {
       if (!error_) error_ = std::current_exception();
     }
     if (error_ || outstanding_ == 0)
-      for (auto& [key, other] : queues_) other.wake.notify_all();
+      for (auto& [key, other] : queues_) other.call();
   }
 }
 
@@ -299,22 +307,23 @@ void GraphTask::run_workers() {
   generator();  // made before the context is copied, so that all of them draw from one
   Context mine = context();
   std::function<void()> here;
+  const bool spin = serves_itself(mine);  // Note [Waits between devices]
   for (auto& [key, queue] : queues_) {
     Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
-    auto serve = [this, mine, device, pass = current_pass, &queue = queue]() mutable {
+    auto serve = [this, mine, device, spin, pass = current_pass, &queue = queue]() mutable {
       PassGuard inside(pass);
       mine.device = device;
       if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
       ContextGuard guard(mine);
-      work(queue);
+      work(queue, spin);
     };
-    if (device == mine.device && serves_itself(mine))
+    if (device == mine.device && spin)
       here = std::move(serve);
     else
       jobs.push_back(Workers::instance().start(device, std::move(serve)));
   }
   if (here) serve_here(mine.device, here);
-  for (auto& job : jobs) job.wait();
+  for (auto& job : jobs) job.wait(spin);
 }
 
 void GraphTask::deliver(const Edge& edge, Tensor gradient) {
@@ -331,7 +340,7 @@ void GraphTask::deliver(const Edge& edge, Tensor gradient) {
 void GraphTask::cancel(std::exception_ptr error) {
   std::lock_guard lock(mutex_);
   if (!error_) error_ = std::move(error);
-  for (auto& [key, queue] : queues_) queue.wake.notify_all();
+  for (auto& [key, queue] : queues_) queue.call();
 }
 
 bool after_backward(std::function<void(bool)> f, uint64_t order) {

@@ -2,6 +2,7 @@
 // and awaited. Local backward, grad(), distributed backward and compiled backward are callers of it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -89,6 +90,11 @@ class GraphTask {
   struct Queue {
     std::vector<Ready> heap;
     std::condition_variable wake;
+    std::atomic<uint32_t> calls = 0;  // how often it was woken
+    void call() {
+      calls.fetch_add(1, std::memory_order_relaxed);
+      wake.notify_all();
+    }
   };
   struct Capture {
     Ref<Node> node;
@@ -116,7 +122,7 @@ class GraphTask {
   void evaluate(uint32_t index, std::unique_lock<std::mutex>* lock);
   void run_here();
   void run_workers();
-  void work(Queue& queue);
+  void work(Queue& queue, bool spin);
 
   GraphTaskOptions options_;
   std::vector<Pending> pending_;

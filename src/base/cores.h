@@ -10,6 +10,8 @@ namespace tutti {
 
 /// The cores this process may run on.
 std::vector<int> process_cores();
+/// How many there were when the library first asked: threads that it has bound to fewer get the same answer.
+int core_count();
 /// The cores of a logical device; never empty.
 std::vector<int> cores_list(Device device);
 

@@ -50,6 +50,8 @@ const std::vector<int>& all_cores() {
 }
 }  // namespace
 
+int core_count() { return static_cast<int>(all_cores().size()); }
+
 std::vector<int> cores_list(Device device) {
   const auto& cores = all_cores();
   int devices = device_count.load(std::memory_order_relaxed), total = static_cast<int>(cores.size());

@@ -8,12 +8,15 @@
 #include <utility>
 
 #include "base/cores.h"
+#include "base/per_process.h"
+#include "base/spin.h"
 
 namespace tutti {
 
 struct Workers::Worker {
   std::condition_variable wake;
   std::function<void()> body;
+  std::atomic<bool> called = false;  // there is a body
   std::shared_ptr<State> state;
   std::vector<int> cores;  // bound to these; empty: to none
   std::thread thread;
@@ -29,9 +32,14 @@ void bind_to(const std::vector<int>& cores) {
 }
 }  // namespace
 
-Workers& Workers::instance() {
-  static Workers workers;
-  return workers;
+Workers& Workers::instance() { return per_process<Workers>(); }
+
+bool Workers::may_spin() const { return busy_.load(std::memory_order_relaxed) < core_count(); }
+
+void Workers::Job::wait(bool spin) {
+  if (spin && instance().may_spin()) look_for_a_while([&] { return state_->done.load(std::memory_order_relaxed); });
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->done.load(std::memory_order_relaxed); });
 }
 
 Workers::Job Workers::start(Device device, std::function<void()> body) {
@@ -51,6 +59,8 @@ Workers::Job Workers::start(Device device, std::function<void()> body) {
   }
   worker->body = std::move(body);
   worker->state = job.state_;
+  worker->called.store(true, std::memory_order_relaxed);
+  ++busy_;
   if (!fresh) {
     worker->wake.notify_one();
     return job;
@@ -58,6 +68,7 @@ Workers::Job Workers::start(Device device, std::function<void()> body) {
   try {
     worker->thread = std::thread([this, worker] { serve(*worker); });
   } catch (...) {
+    --busy_;
     all_.pop_back();
     throw;
   }
@@ -68,8 +79,14 @@ void Workers::serve(Worker& worker) {
   if (!worker.cores.empty()) bind_to(worker.cores);
   std::unique_lock lock(mutex_);
   while (true) {
+    if (!worker.body && worker.cores.size() == 1 && may_spin()) {
+      lock.unlock();
+      look_for_a_while([&] { return worker.called.load(std::memory_order_relaxed); });
+      lock.lock();
+    }
     worker.wake.wait(lock, [&] { return stopping_ || worker.body; });
     if (!worker.body) return;
+    worker.called.store(false, std::memory_order_relaxed);
     auto body = std::exchange(worker.body, nullptr);
     auto state = std::exchange(worker.state, nullptr);
     lock.unlock();
@@ -77,6 +94,7 @@ void Workers::serve(Worker& worker) {
     body = nullptr;
     lock.lock();
     idle_.push_back(&worker);
+    --busy_;
     {
       std::lock_guard done(state->mutex);
       state->done = true;

@@ -5,9 +5,16 @@
 // waits for another's, since who finds none of its device's idle gets a new one, and nothing of a caller stays in a
 // thread (its context comes with the work). What stays is what belongs to the cores: where the thread is bound, and the
 // OpenMP threads it has started. The forward pass of a DataParallel, its backward in the engine and the next
-// DataParallel's forward on one device should find the same: teams of their own would spin against each other.
+// DataParallel's forward on one device should find the same: teams of their own would spin against each other. So they
+// belong neither to a DataParallel, which the engine does not know, nor to a context, which is copied. Threads do not
+// follow a fork: a forked process begins with none.
+//
+// Note [Waits between devices]
+// In a step on several devices, threads wait for each other a few times, mostly for some tens of microseconds, and to
+// be woken up takes as long again. Where each of them has a core to itself they look for a while before they sleep.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -25,16 +32,14 @@ class Workers {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
-    bool done = false;
+    std::atomic<bool> done = false;
   };
 
  public:
   class Job {
    public:
-    void wait() {
-      std::unique_lock lock(state_->mutex);
-      state_->changed.wait(lock, [&] { return state_->done; });
-    }
+    /// `spin`: see Note [Waits between devices].
+    void wait(bool spin = false);
 
    private:
     friend class Workers;
@@ -44,6 +49,8 @@ class Workers {
   static Workers& instance();
   /// Runs `body` (which must not throw) on a thread of its own, on the cores of `device`.
   Job start(Device device, std::function<void()> body);
+  /// Whether there are cores for all that work, and for one who waits for them.
+  bool may_spin() const;
   ~Workers();
 
  private:
@@ -52,6 +59,7 @@ class Workers {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Worker>> all_;
   std::vector<Worker*> idle_;
+  std::atomic<int> busy_ = 0;
   bool stopping_ = false;
 };
 

@@ -123,7 +123,7 @@ void run_on(const Devices& devices, const std::function<void(size_t)>& body) {
       jobs.push_back(Workers::instance().start(devices[k], std::move(serve)));
   }
   if (here) serve_here(context().device, here);
-  for (Workers::Job& job : jobs) job.wait();
+  for (Workers::Job& job : jobs) job.wait(here != nullptr);
   for (size_t k = 0; k < n; ++k)
     if (errors[k]) comm::rethrow_with(errors[k], fmt::format("replica {} on {}: ", k, devices[k]));
 }

@@ -1,3 +1,6 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 #include <numeric>
@@ -134,6 +137,40 @@ TEST(Workers, RunAndAreReused) {
   }
   EXPECT_EQ(done, 40);
 }
+
+// Some work is done before its waiter sleeps, some after; the worker sleeps in between, or does not.
+TEST(Workers, AreWaitedForAwakeAndAsleep) {
+  set_cpu_devices(2);
+  int done = 0;
+  for (int i = 0; i < 300; ++i) {
+    auto pause = [](int k) { std::this_thread::sleep_for(std::chrono::microseconds(k % 4 * 60)); };
+    auto job = Workers::instance().start("cpu:1", [&] {
+      pause(i);
+      ++done;
+    });
+    job.wait(true);
+    EXPECT_EQ(done, i + 1);
+    pause(i / 4);
+  }
+  set_cpu_devices(1);
+}
+
+#ifndef TUTTI_SANITIZE_THREAD
+// Its parent's threads are not there, idle as they were.
+TEST(Workers, AForkedProcessHasItsOwn) {
+  Workers::instance().start(Device(), [] {}).wait();
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    bool done = false;
+    Workers::instance().start(Device(), [&] { done = true; }).wait();
+    ::_exit(done ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+#endif
 
 TEST(Context, IsPerThreadAndCopied) {
   NoGrad guard;

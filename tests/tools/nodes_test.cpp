@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tests/support/network.h"
 #include "tests/tools/program.h"
 #include "tutti/testing.h"
 
@@ -19,24 +20,38 @@ struct Nodes : testing::Test {
   /// The command of one node.
   std::unique_ptr<Program> start(int node, int nodes, const Words& more, const Words& command,
                                  const std::string& host = "") {
-    Words words{"--nnodes",      std::to_string(nodes), "--node-rank",   std::to_string(node),
-                "--master-addr", "127.0.0.1",           "--master-port", std::to_string(port)};
-    words.insert(words.end(), more.begin(), more.end());
     std::vector<std::pair<std::string, std::string>> variables{{"TUTTI_SECRET", "shared"}};
     if (!host.empty()) variables.emplace_back("TUTTI_HOST", host);
-    return std::make_unique<Program>(tutti_run(words, command), variables);
+    return std::make_unique<Program>(words_of(node, nodes, "127.0.0.1", more, command), variables);
+  }
+  Words words_of(int node, int nodes, const std::string& master, const Words& more, const Words& command) const {
+    Words words{"--nnodes", std::to_string(nodes), "--node-rank",       std::to_string(node), "--master-addr",
+                master,     "--master-port",       std::to_string(port)};
+    words.insert(words.end(), more.begin(), more.end());
+    return tutti_run(words, command);
   }
   /// Ranks that end only by force, and say who they are in a folder.
   Words stubborn() const {
     return shell("trap '' TERM; echo $$ > " + running.path() + "/$RANK; while true; do sleep 0.05; done");
   }
+  /// A node that is connected listens in a thread of its own.
+  static void await_connection(const Program& node) {
+    std::string threads = "/proc/" + std::to_string(node.pid()) + "/task";
+    EXPECT_TRUE(eventually([&] {
+      std::error_code gone;
+      auto list = std::filesystem::directory_iterator(threads, gone);
+      return !gone && std::distance(begin(list), end(list)) >= 2;
+    }));
+  }
   const int port = reserved_port();
   Folder running;
 };
 
-struct LostNode : Nodes, testing::WithParamInterface<int> {};
+std::string is_lost(int node) { return "node " + std::to_string(node) + " is lost: "; }
 
-TEST_P(LostNode, KilledEndsTheOthers) {
+struct LostOfThree : Nodes, testing::WithParamInterface<int> {};
+
+TEST_P(LostOfThree, KilledEndsTheOthers) {
   int victim = GetParam();
   std::vector<std::unique_ptr<Program>> nodes;
   for (int k = 0; k < 3; ++k)
@@ -47,29 +62,63 @@ TEST_P(LostNode, KilledEndsTheOthers) {
     Program& p = *nodes[static_cast<size_t>(k)];
     EXPECT_EQ(p.wait(), k == victim ? 128 + SIGKILL : 1) << k << ": " << p.err();
     if (k == victim) continue;
-    EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: node " + std::to_string(victim) + " is lost: "),
-                               Not(HasSubstr("starts all ranks again"))));
+    EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: " + is_lost(victim)), Not(HasSubstr("starts all ranks again"))));
   }
   for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
 }
 
+// Those who hear of it later do not take node 0, which leaves because of it, for the one that is lost.
+TEST_P(LostOfThree, IsTheSameToAllWheneverTheyHear) {
+  int victim = GetParam(), soon = victim ? 0 : 1, late = 3 - victim - soon;
+  std::unique_ptr<Program> nodes[3];
+  for (int k : {0, 1, 2}) nodes[k] = start(k, 3, {"-n", "1", "--grace", "0"}, stubborn());
+  pids(running.path(), 3);
+  nodes[late]->signal(SIGSTOP);
+  nodes[victim]->signal(SIGKILL);
+  EXPECT_TRUE(eventually([&] { return nodes[soon]->err().find(is_lost(victim)) != std::string::npos; }));
+  // Time enough for one that does not wait for the other.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  nodes[late]->signal(SIGCONT);
+  for (int k : {soon, late}) {
+    EXPECT_EQ(nodes[k]->wait(), 1);
+    EXPECT_THAT(nodes[k]->err(), AllOf(HasSubstr("tutti: " + is_lost(victim)), Not(HasSubstr(is_lost(soon))))) << k;
+  }
+}
+
+// Three of four have come.
+TEST_P(LostOfThree, KilledBeforeAllHaveCome) {
+  int victim = GetParam();
+  std::unique_ptr<Program> nodes[3];
+  for (int k : {0, 1, 2}) nodes[k] = start(k, 4, {"-n", "1"}, {"true"});
+  for (int k : {1, 2}) await_connection(*nodes[k]);
+  nodes[victim]->signal(SIGKILL);
+  for (int k : {0, 1, 2}) {
+    if (k == victim) continue;
+    EXPECT_EQ(nodes[k]->wait(), 1);
+    EXPECT_THAT(nodes[k]->err(), HasSubstr(is_lost(victim))) << k;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Victims, LostOfThree, testing::Values(0, 1, 2));
+
+struct LostNode : Nodes, testing::WithParamInterface<int> {};
+
 // As if its host had stopped, or the network: nothing says that the connection is gone.
 TEST_P(LostNode, SilentEndsTheOther) {
-  int victim = GetParam() == 0 ? 0 : 1;
+  int victim = GetParam();
   std::unique_ptr<Program> nodes[2];
   for (int k : {0, 1}) nodes[k] = start(k, 2, {"-n", "1", "--grace", "0.2", "--node-timeout", "4"}, stubborn());
   auto children = pids(running.path(), 2);
   nodes[victim]->signal(SIGSTOP);
   Program& other = *nodes[1 - victim];
   EXPECT_EQ(other.wait(), 1) << other.err();
-  EXPECT_THAT(other.err(), HasSubstr("tutti: node " + std::to_string(victim) + " is lost: "));
+  EXPECT_THAT(other.err(), HasSubstr("tutti: " + is_lost(victim)));
   nodes[victim]->signal(SIGKILL);
   nodes[victim]->wait();
   for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
 }
 
 TEST_P(LostNode, KilledWhileOthersWaitForItsEnd) {
-  int victim = GetParam() == 0 ? 0 : 1;
+  int victim = GetParam();
   Words command = shell("echo $$ > " + running.path() + "/$RANK; [ $NODE_RANK != " + std::to_string(victim) +
                         " ] || exec sleep 1000");
   std::unique_ptr<Program> nodes[2];
@@ -78,25 +127,27 @@ TEST_P(LostNode, KilledWhileOthersWaitForItsEnd) {
   EXPECT_TRUE(eventually([&] { return !is_alive(children[0]) || !is_alive(children[1]); }));
   nodes[victim]->signal(SIGKILL);
   EXPECT_EQ(nodes[1 - victim]->wait(), 1);
-  EXPECT_THAT(nodes[1 - victim]->err(), HasSubstr("tutti: node " + std::to_string(victim) + " is lost: "));
+  EXPECT_THAT(nodes[1 - victim]->err(), HasSubstr("tutti: " + is_lost(victim)));
+}
+INSTANTIATE_TEST_SUITE_P(Victims, LostNode, testing::Values(0, 1));
+
+TEST_F(Nodes, WhoDidNotComeIsTheSameToAll) {
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {1, 0}) nodes[k] = start(k, 3, {"-n", "1", "--join-timeout", k ? "100" : "2"}, {"true"});
+  for (int k : {0, 1}) {
+    EXPECT_EQ(nodes[k]->wait(), 1);
+    EXPECT_THAT(nodes[k]->err(), HasSubstr("of 3 nodes these did not come within 2 s: 2")) << k;
+  }
 }
 
-TEST_P(LostNode, KilledBeforeAllHaveCome) {
-  int victim = GetParam() == 0 ? 0 : 1;
+TEST_F(Nodes, OneThatCannotStartItsRanksIsLost) {
   std::unique_ptr<Program> nodes[2];
-  for (int k : {0, 1}) nodes[k] = start(k, 3, {"-n", "1"}, {"true"});
-  // A node that is connected listens in a thread of its own.
-  std::string peer = "/proc/" + std::to_string(nodes[1]->pid()) + "/task";
-  EXPECT_TRUE(eventually([&] {
-    std::error_code gone;
-    auto threads = std::filesystem::directory_iterator(peer, gone);
-    return !gone && std::distance(begin(threads), end(threads)) >= 2;
-  }));
-  nodes[victim]->signal(SIGKILL);
-  EXPECT_EQ(nodes[1 - victim]->wait(), 1);
-  EXPECT_THAT(nodes[1 - victim]->err(), HasSubstr("node " + std::to_string(victim) + " is lost: "));
+  for (int k : {0, 1})
+    nodes[k] = start(k, 2, {"-n", "1", "--grace", "0", "--log", k ? "/dev/null/logs" : running / "logs"}, stubborn());
+  EXPECT_NE(nodes[1]->wait(), 0);
+  EXPECT_EQ(nodes[0]->wait(), 1);
+  EXPECT_THAT(nodes[0]->err(), HasSubstr("tutti: " + is_lost(1)));
 }
-INSTANTIATE_TEST_SUITE_P(Victims, LostNode, testing::Values(0, 2));
 
 TEST_F(Nodes, ASignalToOneEndsAllAndNobodyStartsAgain) {
   Words command = shell("echo $$ > " + running.path() + "/$RANK; while true; do sleep 0.05; done");
@@ -169,6 +220,31 @@ TEST_P(Engine, StartsAgainOnTwoFromTheLastCheckpoint) {
                                      HasSubstr("starts all ranks again: 1 of 20 restarts")));
   EXPECT_THAT(undisturbed.out(), HasSubstr("40 steps, the last loss is"));
   EXPECT_EQ(last_line(nodes[0]->out()), last_line(undisturbed.out()));
+}
+
+// Each node has a network of its own, and no way to the other but a cable: what DistributedDataParallel trains there is
+// what it trains on one host, to the bit of the loss and of the weights.
+TEST_F(Nodes, TrainOverANetworkAsOnOneHost) {
+  if (!comm::has_engine("ucx")) GTEST_SKIP() << "this build has no ucx";
+  Network network(2);
+  if (!network.made()) GTEST_SKIP() << Network::kNotMade;
+  auto start_there = [&](int node, const Words& command) {
+    Words words = words_of(node, 2, Network::address(0), {"-n", "2", "--plain"}, command);
+    words.insert(words.begin(), {"ip", "netns", "exec", network.host(node)});
+    return std::make_unique<Program>(words, std::vector<std::pair<std::string, std::string>>{{"TUTTI_SECRET", "x"}});
+  };
+  auto run_there = [&](const Words& command) {
+    std::unique_ptr<Program> nodes[2];
+    for (int k : {0, 1}) nodes[k] = start_there(k, command);
+    for (int k : {0, 1}) EXPECT_EQ(nodes[k]->wait(), 0) << k << ": " << nodes[k]->err();
+    return nodes[0]->out();
+  };
+  EXPECT_THAT(run_there({TUTTI_TOOL, "bench", "-e", "64K", "-f", "64", "-i", "5"}),
+              HasSubstr("# all_reduce f32 sum, 4 ranks by shm+ucx"));
+  Program here(tutti_run({"-n", "4", "--plain"}, {TUTTI_RESTART, "--steps", "20"}));
+  EXPECT_EQ(here.wait(), 0) << here.err();
+  EXPECT_THAT(here.out(), HasSubstr("20 steps, the last loss is"));
+  EXPECT_EQ(last_line(run_there({TUTTI_RESTART, "--steps", "20"})), last_line(here.out()));
 }
 #endif
 

@@ -16,8 +16,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kSlice = 200ms;  // how long a wait may keep us from signals, and between looks at the table
-constexpr const char* kLost = "lost";
+constexpr auto kSlice = 200ms;         // how long a wait may keep us from signals, and between looks at the table
+constexpr const char* kLost = "lost";  // what all say of it
+
+std::string of_node(const char* what, int node) { return fmt::format("{}/{}", what, node); }
 
 // A free port. The socket is bound and never listens, which keeps the system from giving the port to anybody else and
 // lets a rank listen there.
@@ -83,9 +85,10 @@ Nodes::Nodes(NodeOptions options, Signals& signals) : options_(std::move(options
         fmt::format("node 0 cannot be reached at {}:{}", options_.address, options_.port), [&] {
           try {
             store_ = std::make_unique<TcpStore>(store);
-            store_->leave_will(kLost, is_lost + "ended before the job did",
+            store_->leave_will(of_node("lost", options_.node), is_lost + "ended before the job did",
                                fmt::format("{}said nothing for {:g} s", is_lost, seconds(options_.node_timeout)),
                                options_.node_timeout);
+            store_->set(of_node("here", options_.node), "1");
           } catch (const ConnectionError&) {
             return false;
           }
@@ -99,14 +102,33 @@ Nodes::~Nodes() {
   if (!store_) return;
   listener_ = {};
   try {
-    if (meeting_) return;  // the others wait for this one, and hear by its will that it does not come
-    store_->leave_will(kLost, "", "", {});
-    // Who serves leaves last.
-    store_->add("gone", 1);
-    if (options_.node == 0 && !lost_)
-      until(Clock::now() + 5s, "", [&] { return store_->add("gone", 0) == options_.nodes; });
+    if (awaited_ && !lost_) return;  // the others wait for this one, and hear by its will that it does not come
+    leave_table();
+    store_->leave_will(of_node("lost", options_.node), "", "", {});
+    // Who serves leaves last: who finds no table takes this node for the one that is lost. A node that cannot say that
+    // it needs it no more is lost itself by then.
+    if (options_.node == 0) until(Clock::now() + options_.node_timeout + 5s, "", [&] { return needed_by_none(); });
   } catch (...) {  // NOLINT: the others have gone in another way
   }
+}
+
+void Nodes::leave_table() { store_->set(of_node("gone", options_.node), "1"); }
+
+bool Nodes::needed_by_none() {
+  for (const std::string& here : store_->list("here/")) {
+    std::string node = here.substr(here.find('/'));
+    if (!store_->has({"lost" + node})) store_->wait({"gone" + node});  // for a slice of time
+  }
+  return true;
+}
+
+// Which node is lost, if one is; of several the one that all have heard of. Node 0 tells the others.
+std::optional<std::string> Nodes::ask_for_lost(const Wait& wait) {
+  auto known = store_->try_get(kLost, wait);
+  if (known || options_.node != 0) return known;
+  auto keys = store_->list("lost/", wait);
+  if (keys.empty()) return {};
+  return store_->compare_and_set(kLost, "", store_->get(keys[0], wait), wait);
 }
 
 // Asks the table now and then what has happened, which also tells it that this node lives.
@@ -118,17 +140,23 @@ void Nodes::listen(const std::stop_token& stop) {
     lock.unlock();
     std::optional<std::string> lost, failed;
     try {
-      lost = store_->try_get(kLost, wait);
-      failed = first_failure(epoch, wait);
+      lost = ask_for_lost(wait);
+      if (!lost) failed = first_failure(epoch, wait);
     } catch (const TimeoutError&) {  // it is slow: the store says when it is too slow
     } catch (const CancelledError&) {
     } catch (const Error& e) {
       lost = fmt::format("node 0 is lost: {}", e.what());
     }
     lock.lock();
-    lost_ = lost;
+    if (!lost_) lost_ = lost;
     if (epoch == epoch_) failed_ = failed;
-    changed_.wait_for(lock, stop, kSlice, [] { return false; });
+    if (!lost_) changed_.wait_for(lock, stop, kSlice, [] { return false; });
+  }
+  if (!lost_) return;
+  lock.unlock();
+  try {
+    leave_table();          // only now: when the table goes, this node knows that it is not node 0 who is lost
+  } catch (const Error&) {  // NOLINT: it is
   }
 }
 
@@ -144,7 +172,7 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
   auto [socket, port] = reserve_port();
   if (options_.node == 0) reserved_ = std::move(socket);
   if (!store_) return {0, ranks, address, port};
-  meeting_ = true;
+  awaited_ = true;
   {
     std::lock_guard lock(mutex_);
     epoch_ = epoch;
@@ -174,13 +202,14 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
   } catch (const std::runtime_error& e) {
     if (std::string(e.what()) != "late") throw;
     // The same on all, whoever gives up first.
-    throw std::runtime_error(
-        store_->compare_and_set(kLost, "",
-                                fmt::format("of {} nodes these did not come within {:g} s:{}", options_.nodes,
-                                            seconds(options_.join_timeout), missing()),
-                                wait));
+    std::string text = store_->compare_and_set(kLost, "",
+                                               fmt::format("of {} nodes these did not come within {:g} s:{}",
+                                                           options_.nodes, seconds(options_.join_timeout), missing()),
+                                               wait);
+    std::lock_guard lock(mutex_);
+    lost_ = text;
+    throw std::runtime_error(text);
   }
-  meeting_ = false;
   Place place{0, 0, address, static_cast<uint16_t>(std::stoi(values.back()))};
   for (int k = 0; k < options_.nodes; ++k) {
     int count = std::stoi(values[static_cast<size_t>(k)]);
@@ -220,6 +249,7 @@ Nodes::Verdict Nodes::end(int epoch, const Verdict& mine) {
     if (mine.code && !first_failure(epoch, wait)) fail(epoch, mine, false);
     if (mine.final) store_->set(key(epoch, "final"), "1", wait);
     store_->set(key(epoch, fmt::format("end/{}", options_.node)), "1", wait);
+    awaited_ = false;
     std::vector<std::string> keys;
     for (int k = 0; k < options_.nodes; ++k) keys.push_back(key(epoch, fmt::format("end/{}", k)));
     std::optional<Clock::time_point> deadline;  // when one has failed, the others end soon

@@ -10,7 +10,8 @@
 // Node 0 keeps the table by which they talk. Every other node has left a will there: if its command ends before the
 // job does (its connection is gone) or says nothing for a while (its host is), the table says that it is lost. Each
 // listens to the table in a thread of its own, whatever else keeps it busy; if the table does not answer, node 0 is
-// lost. A job that has lost a node is over, on all.
+// lost. A job that has lost a node is over, on all. So that all name the same one, node 0 keeps the table until each of
+// the others has said that it needs it no more (it has heard of the loss, or has come to its end) or is lost too.
 #pragma once
 
 #include <chrono>
@@ -74,11 +75,14 @@ class Nodes {
   std::optional<std::string> first_failure(int epoch, const Wait& wait);
   void listen(const std::stop_token& stop);
   std::optional<std::string> lost();
+  std::optional<std::string> ask_for_lost(const Wait& wait);
+  void leave_table();
+  bool needed_by_none();
   const NodeOptions options_;
   Signals& signals_;
   std::unique_ptr<TcpStore> store_;  // none: there are no others
   Descriptor reserved_;              // keeps the ranks' port from others
-  bool meeting_ = false;
+  bool awaited_ = false;             // by the others: it has come to an epoch, and not to its end
 
   std::mutex mutex_;  // guards what the listener has heard
   std::condition_variable_any changed_;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "comm/per_process.h"
+#include "base/per_process.h"
 
 namespace tutti::comm {
 namespace {

@@ -11,8 +11,8 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/per_process.h"
 #include "comm/group/rank.h"
-#include "comm/per_process.h"
 
 namespace tutti::comm {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/per_process.h"
 #include "comm/group/waits.h"
-#include "comm/per_process.h"
 
 namespace tutti::comm {
 namespace {

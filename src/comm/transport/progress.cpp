@@ -1,7 +1,7 @@
 #include "comm/transport/progress.h"
 
+#include "base/per_process.h"
 #include "comm/group/waits.h"
-#include "comm/per_process.h"
 
 namespace tutti::comm {
 

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <memory>
 
-namespace tutti::comm {
+namespace tutti {
 
 /// `forever`: it is not freed at the end, for what threads that end then may still use.
 template <class T, bool forever = false>
@@ -32,4 +32,4 @@ T& per_process() {
   return *expected;
 }
 
-}  // namespace tutti::comm
+}  // namespace tutti
