@@ -1,5 +1,5 @@
 // Errors name the function that was called and say what would be right.
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/dlpack.h"
 #include "tutti/random.h"
 
