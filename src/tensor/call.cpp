@@ -101,14 +101,14 @@ struct InPlace {
       for (size_t k = 0; k < original.size(); ++k) {
         if (!original[k]->defined() || !original[k]->shares_storage(out)) continue;
         NoGrad no_grad;
-        if (recording && saves(op.saves_inputs, k)) {
+        if (recording && saves(op.saves_inputs, k) && !saved_copies[k].defined()) {
           saved_copies[k] = original[k]->detach().clone();
           // Whoever traces this call is still in the context, though its mode is off while the operator runs.
           if (Tracer* tracer = context().tracer) tracer->copied(*original[k], saved_copies[k]);
         }
         bool may_be = (op.pointwise || saves(op.in_place, k)) && same_elements(impl(*original[k]), impl(out));
-        if (!may_be) {
-          overlapped[k] = original[k]->detach().clone();
+        if (!may_be && !overlapped[k].defined()) {  // the kernel only reads: what was saved serves it as well
+          overlapped[k] = saved_copies[k].defined() ? saved_copies[k] : original[k]->detach().clone();
           inputs[k] = &overlapped[k];
         }
       }
