@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/sparse/arithmetic.h"
 #include "pointwise/signature.h"
 #include "tensor/impl.h"
@@ -27,7 +28,7 @@ bool any_sparse(std::initializer_list<const Tensor*> inputs) {
 // x + value·y·z with sparse tensors among them: what add(x, y, alpha) and its kin are made of. Sets the second summand.
 bool sparse_addcmul(const PointwiseOperator& op, const Tensor* const* x, Tensor& summand) {
   if (op.signature.sparse != SparseForm::sum_of_products) return false;
-  summand = mul(mul(*x[1], *x[2]), *x[3]);
+  summand = named(op.name, [&] { return mul(mul(*x[1], *x[2]), *x[3]); });
   return true;
 }
 
@@ -39,7 +40,7 @@ Tensor apply(const PointwiseOperator& op, std::initializer_list<const Tensor*> i
   Tensor result;
   const Tensor* const* x = inputs.begin();
   Tensor summand;
-  if (sparse_addcmul(op, x, summand)) return add(*x[0], summand);
+  if (sparse_addcmul(op, x, summand)) return named(op.name, [&] { return add(*x[0], summand); });
   bool done =
       op.arity == 2 ? sparse_binary(op, *x[0], *x[1], result) : op.arity == 1 && sparse_unary(op, *x[0], result);
   if (!done) not_for_sparse(op, inputs);
@@ -62,7 +63,9 @@ namespace tutti {
 
 // ---- Short forms
 
-Tensor sub(const Tensor& x, const Tensor& y, const Tensor& alpha) { return addcmul(x, y, alpha, -1); }
+Tensor sub(const Tensor& x, const Tensor& y, const Tensor& alpha) {
+  return named("sub", [&] { return addcmul(x, y, alpha, -1); });
+}
 
 Tensor nan_to_num(const Tensor& x, const Tensor& nan) {
   check<ValueError>(x.defined(), "nan_to_num", "input 0 is undefined: it was never given a value");

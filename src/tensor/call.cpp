@@ -4,6 +4,7 @@
 #include "autograd/meta.h"
 #include "autograd/operator_node.h"
 #include "base/check.h"
+#include "base/named.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -46,6 +47,17 @@ void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out,
                    out);
 }
 
+Tensor make_result(const Operator& op, const TensorSpec& spec) {
+  try {
+    return spec.strided ? make_tensor(spec.sizes, spec.strides, spec.dtype, spec.device)
+                        : make_tensor(spec.sizes, spec.dtype, spec.device);
+  } catch (const MemoryError& e) {
+    fail<MemoryError>(op.name, "no memory for the result, {}{}: {}", spec.dtype, spec.sizes, text_of(e));
+  } catch (const ShapeError& e) {  // too many elements
+    throw_named(op.name, e);
+  }
+}
+
 Tensor make_output(const Operator& op, const TensorSpec& spec, std::span<const Tensor* const> inputs) {
   if (op.view_of >= 0) {
     const Tensor& x = *inputs[static_cast<size_t>(op.view_of)];
@@ -58,8 +70,7 @@ Tensor make_output(const Operator& op, const TensorSpec& spec, std::span<const T
     v->base_generation = impl(v->base)->autograd ? impl(v->base)->autograd->generation : 0;
     return view;
   }
-  return spec.strided ? make_tensor(spec.sizes, spec.strides, spec.dtype, spec.device)
-                      : make_tensor(spec.sizes, spec.dtype, spec.device);
+  return make_result(op, spec);
 }
 
 bool check_inputs(const Operator& op, std::span<const Tensor* const> inputs, bool may_record) {
@@ -101,14 +112,14 @@ struct InPlace {
       for (size_t k = 0; k < original.size(); ++k) {
         if (!original[k]->defined() || !original[k]->shares_storage(out)) continue;
         NoGrad no_grad;
-        if (recording && saves(op.saves_inputs, k)) {
+        if (recording && saves(op.saves_inputs, k) && !saved_copies[k].defined()) {
           saved_copies[k] = original[k]->detach().clone();
           // Whoever traces this call is still in the context, though its mode is off while the operator runs.
           if (Tracer* tracer = context().tracer) tracer->copied(*original[k], saved_copies[k]);
         }
         bool may_be = (op.pointwise || saves(op.in_place, k)) && same_elements(impl(*original[k]), impl(out));
-        if (!may_be) {
-          overlapped[k] = original[k]->detach().clone();
+        if (!may_be && !overlapped[k].defined()) {  // the kernel only reads: what was saved serves it as well
+          overlapped[k] = saved_copies[k].defined() ? saved_copies[k] : original[k]->detach().clone();
           inputs[k] = &overlapped[k];
         }
       }
@@ -116,9 +127,7 @@ struct InPlace {
       const TensorImpl* t = impl(out);
       bool writable =
           op.pointwise || (t->dtype == spec.dtype && (spec.strided ? t->strides == spec.strides : t->contiguous));
-      targets[i] = writable       ? out
-                   : spec.strided ? make_tensor(spec.sizes, spec.strides, spec.dtype, spec.device)
-                                  : make_tensor(spec.sizes, spec.dtype, spec.device);
+      targets[i] = writable ? out : make_result(op, spec);
     }
   }
   // Copies detoured results to where they belong and counts the writes.
@@ -171,7 +180,8 @@ void check_defined(const Operator& op, std::span<const Tensor* const> inputs) {
 
 }  // namespace
 
-void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes, std::span<Tensor> outputs) {
+void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
+          std::span<Tensor> outputs) try {
   Context& current = context();
   uint32_t modes = current.modes;
   if (modes & (kAutocastMode | kTraceMode)) [[unlikely]]
@@ -227,6 +237,8 @@ void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes 
     attach(node, outputs, in_place ? &*in_place : nullptr);
   else if (in_place && grad_mode)
     for (auto& out : outputs) rebase_history(out, {}, 0);
+} catch (const MemoryError& e) {  // for what a kernel works with, too
+  throw_named(op.name, e);
 }
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 #include <thread>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "autograd/meta.h"
 #include "base/memory.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti {
 namespace {

@@ -1,5 +1,5 @@
 // Anomaly mode in a program without debug information: this file is compiled with -g0 (tests/CMakeLists.txt).
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
 

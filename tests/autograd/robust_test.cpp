@@ -2,7 +2,8 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
+#include "tutti/amp.h"
 
 namespace tutti {
 namespace {

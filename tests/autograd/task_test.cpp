@@ -3,7 +3,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/meta.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/parallel.h"
 #include "base/small_vector.h"
 #include "base/workers.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti {
 namespace {

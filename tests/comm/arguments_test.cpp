@@ -1,6 +1,6 @@
 // Arguments of collectives that lie in each other's memory, weights, timeouts and gradients that only some ranks have.
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 #include "tutti/comm/functional.h"
 

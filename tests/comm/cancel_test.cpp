@@ -1,6 +1,6 @@
 // Work::cancel, which is the same on every transport; and what a rank is told of its own failure.
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 namespace tutti {

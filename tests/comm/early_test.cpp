@@ -1,7 +1,7 @@
 // Messages in groups that their receiver has not made, or has dropped: kept within limits, and freed.
 #include "comm/transport/hosts.h"
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 #ifndef TUTTI_SANITIZE_THREAD

@@ -13,7 +13,7 @@
 #include "comm/launch/launch.h"
 #include "tests/comm/started.h"
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 #ifndef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 namespace tutti {

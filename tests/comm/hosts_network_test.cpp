@@ -6,7 +6,7 @@
 #include "comm/transport/wire.h"
 #include "tests/comm/fingerprint.h"
 #include "tests/comm/started.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/network.h"
 #include "tutti/comm.h"
 

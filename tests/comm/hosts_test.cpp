@@ -10,7 +10,7 @@
 #include "comm/algorithm/reduce.h"
 #include "tests/comm/fingerprint.h"
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 #ifndef TUTTI_SANITIZE_THREAD

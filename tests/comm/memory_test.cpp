@@ -2,7 +2,7 @@
 #include <fstream>
 
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"

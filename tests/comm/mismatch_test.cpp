@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 namespace tutti {

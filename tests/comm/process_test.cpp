@@ -9,7 +9,7 @@
 
 #include "tests/comm/started.h"
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 #ifndef TUTTI_SANITIZE_THREAD

@@ -11,7 +11,7 @@
 #include "comm/group/record.h"
 #include "io/json.h"
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 namespace tutti {

@@ -3,7 +3,7 @@
 
 #include "comm/transport/hosts.h"
 #include "tests/comm/ways.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
 #ifndef TUTTI_SANITIZE_THREAD

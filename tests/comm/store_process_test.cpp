@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "tests/comm/store_support.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 extern char** environ;
 

@@ -9,7 +9,7 @@
 
 #include "comm/store/server.h"
 #include "tests/comm/store_support.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti::test {
 namespace {

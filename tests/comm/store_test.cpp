@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tests/comm/store_support.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/data.h"
 
 namespace tutti {

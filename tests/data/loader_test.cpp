@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/data.h"
 
 namespace tutti {

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/scratch.h"
 #include "tutti/data.h"
 #include "tutti/io.h"

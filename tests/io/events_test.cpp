@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "io/crc32c.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/scratch.h"
 #include "tutti/io.h"
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "tests/support/crash.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/scratch.h"
 #include "tutti/io.h"
 

@@ -4,7 +4,7 @@
 
 #include "io/zip.h"
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/scratch.h"
 #include "tutti/io.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/scratch.h"
 #include "tutti/io.h"
 

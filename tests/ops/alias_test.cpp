@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "base/memory.h"
+#include "base/memory_peak.h"
 #include "tests/support/compare.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
@@ -97,6 +99,23 @@ TEST(Alias, AlongRows) {
   expect_same(
       "log_softmax", square(bf16), [](auto& x) { return log_softmax(x, 1); },
       [](auto& x) { log_softmax_out(x, x, 1); });
+}
+
+// What the gradient keeps of an overwritten input is also what the kernel reads: one copy, not two.
+TEST(Alias, IsCopiedOnce) {
+  Tensor weight = square().requires_grad_(), x = square();
+  int64_t bytes = kSize * kSize * 4;
+  mm(x, weight);  // what products keep for themselves is there
+  int64_t before = memory::statistics().bytes_in_use;
+  memory::reset_peak();
+  mm_out(x, x, weight);
+  EXPECT_LT(memory::peak_bytes() - before, 2 * bytes);
+  // The copy is what x was: the gradient of the weight is its transpose by ones.
+  Tensor was = square();
+  x = was.clone();
+  mm_out(x, x, weight);
+  x.sum().backward();
+  EXPECT_TRUE(identical(weight.grad(), mm(was.t(), ones({kSize, kSize}))));
 }
 
 }  // namespace

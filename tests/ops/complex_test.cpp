@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 #include "tutti/random.h"
 

@@ -7,7 +7,8 @@
 
 #include "ops/conv/problem.h"
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
+#include "tutti/amp.h"
 
 namespace tutti::test {
 namespace {

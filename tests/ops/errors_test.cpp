@@ -1,6 +1,9 @@
 // Errors name the function that was called and say what would be right.
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/dlpack.h"
+#include "tutti/ops/conv.h"
+#include "tutti/ops/norm.h"
+#include "tutti/ops/pool.h"
 #include "tutti/random.h"
 
 namespace tutti {
@@ -87,6 +90,49 @@ TEST(Errors, OfDimsAndIndicesSayShapesAndPlaces) {
   EXPECT_THAT(message_of<IndexError>([] { index_select(zeros({0, 2}), 0, tensor({0})); }), HasSubstr("has size 0"));
 }
 
+// What a function is made of has names of its own, which its caller never wrote. (The table gives every operator
+// arguments that do not fit, and looks at the names: check_errors.)
+TEST(Errors, NameTheFunctionAndNotItsParts) {
+  Tensor x = ones({2, 3}), sparse = to_sparse(x), wrong = tensor({7}), c = ones({2, 3}, c64);
+  auto operation = [](auto&& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), StartsWith(e.operation() + ": "));
+      return e.operation();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(operation([&] { index_copy(x, 0, wrong, ones({1, 3})); }), "index_copy");
+  EXPECT_EQ(operation([&] {
+              Tensor y = ones({2, 3});
+              index_copy_(y, 0, wrong, ones({1, 3}));
+            }),
+            "index_copy_");
+  EXPECT_EQ(operation([&] {
+              Tensor y = ones({2, 3});
+              index_fill_(y, 0, wrong, 1);
+            }),
+            "index_fill_");
+  EXPECT_EQ(operation([&] { argsort(c); }), "argsort");
+  EXPECT_EQ(operation([&] { argsort(x, 5); }), "argsort");
+  EXPECT_EQ(operation([&] { kthvalue(sparse, 1); }), "kthvalue");
+  EXPECT_EQ(operation([&] { median(sparse); }), "median");
+  EXPECT_EQ(operation([&] { unique(sparse); }), "unique");
+  EXPECT_EQ(operation([&] { bincount(to_sparse(wrong)); }), "bincount");
+  EXPECT_EQ(operation([&] { bincount(wrong, ones({1}, Device("meta"))); }), "bincount");
+  EXPECT_EQ(operation([&] { one_hot(to_sparse(wrong)); }), "one_hot");
+  EXPECT_EQ(operation([&] { chunk(x, 2, 5); }), "chunk");
+  EXPECT_EQ(operation([&] { x.index({Slice(0, 2, -1)}); }), "index");
+  EXPECT_EQ(operation([&] { matmul_out(x, ones({2, 2}), ones({2, 2})); }), "matmul");
+  EXPECT_EQ(operation([&] { allclose(x, ones({4})); }), "allclose");
+  EXPECT_EQ(operation([&] { equal(x, Tensor()); }), "equal");
+  EXPECT_EQ(operation([&] { allclose(Tensor(), x); }), "allclose");
+  EXPECT_EQ(operation([&] { max_pool2d(ones({1, 1, 4, 4}, c64), 2); }), "max_pool2d");
+  EXPECT_EQ(operation([&] { conv_transpose1d(ones({1, 1, 4}), ones({1, 1, 2}, f64)); }), "conv_transpose1d");
+  EXPECT_EQ(operation([&] { batch_norm(ones({2, 1}, i64), {}, {}, zeros({1}), ones({1}), false); }), "batch_norm");
+}
+
 TEST(Errors, BoolsAreNotSubtracted) {
   Tensor b = tensor({true, false});
   EXPECT_THAT(message_of<DTypeError>([&] { (void)(b - b); }), StartsWith("sub: does not take bool"));
@@ -114,6 +160,27 @@ TEST(Errors, OutOfMemory) {
   EXPECT_THAT(message, AllOf(StartsWith("zeros: no memory for a tensor f32[1125899906842624, 16]"),
                              HasSubstr("72057594037927936 bytes")));
   EXPECT_THROW(ones({int64_t{1} << 50}).sum(), Error);
+  // Small tensors seen as large ones, and results that are.
+  Tensor large = ones({1, 1}).expand({int64_t{1} << 25, int64_t{1} << 25});
+  auto none = HasSubstr("no memory for the result, f32[33554432, 33554432]: out of memory");
+  EXPECT_THAT(message_of<MemoryError>([&] { exp(large); }), AllOf(StartsWith("exp: "), none));
+  EXPECT_THAT(message_of<MemoryError>([&] { (void)(large + 1); }), AllOf(StartsWith("add: "), none));
+  EXPECT_THAT(message_of<MemoryError>([&] { large.clone(); }), AllOf(StartsWith("clone: "), none));
+  EXPECT_THAT(message_of<MemoryError>([&] { large.contiguous(); }), AllOf(StartsWith("contiguous: "), none));
+  EXPECT_THAT(message_of<MemoryError>([&] { large.to(f64); }), StartsWith("cast: "));
+  EXPECT_THAT(message_of<MemoryError>([&] { reshape(ones({2, 1}).expand({2, int64_t{1} << 50}), {-1}); }),
+              StartsWith("reshape: "));
+  EXPECT_THAT(message_of<MemoryError>([&] { mm(large.slice(1, 0, 2), large.slice(0, 0, 2)); }),
+              AllOf(StartsWith("mm: "), none));
+  EXPECT_THAT(message_of<MemoryError>([&] { matmul(large.slice(1, 0, 2), large.slice(0, 0, 2)); }),
+              AllOf(StartsWith("matmul: "), none));
+  EXPECT_THAT(message_of<MemoryError>([&] { tile(ones({1}), {int64_t{1} << 50}); }), StartsWith("tile: "));
+  EXPECT_THAT(message_of<ShapeError>([&] { repeat(large, {1 << 5, 1 << 5}); }),
+              StartsWith("repeat: [1073741824, 1073741824] has too many elements"));
+  EXPECT_THAT(message_of<MemoryError>([&] { bincount(tensor({int64_t{1} << 50})); }), StartsWith("bincount: "));
+  // What a kernel works with: an input that it wants in one piece.
+  EXPECT_THAT(message_of<MemoryError>([&] { one_hot(zeros({1}, i64).expand({int64_t{1} << 50}), 0); }),
+              StartsWith("one_hot: "));
 }
 #endif
 

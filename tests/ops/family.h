@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/npz.h"
 #include "tutti/ops.h"
 

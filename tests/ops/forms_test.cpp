@@ -1,5 +1,5 @@
 // Forms of operators: results written into given tensors, methods, default arguments, short names.
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 #include "tutti/random.h"
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 
 namespace tutti {

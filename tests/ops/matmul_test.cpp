@@ -4,9 +4,11 @@
 #include <limits>
 
 #include "ops/matmul/gemm.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
+#include "tutti/amp.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
+#include "tutti/ops/attention.h"
 
 namespace tutti::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti::test {
 namespace {

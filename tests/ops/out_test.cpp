@@ -1,5 +1,5 @@
 // Forms that write into given tensors: each f_out gives what f gives, each f_ what f gives, with its gradient.
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 #include "tutti/random.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "ops/random/kernels.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/operator.h"
 #include "tutti/trace.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
 

@@ -1,7 +1,7 @@
 // Shape operators that copy: values against plain loops, layouts, errors.
 #include <cmath>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
 // Cheaper ways to the same result: powers that have formulas of their own, and logic on elements as they lie.
 #include <cmath>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 #include "tutti/random.h"
 

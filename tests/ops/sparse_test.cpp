@@ -3,8 +3,9 @@
 #include <cmath>
 
 #include "ops/sparse/arithmetic.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
+#include "tutti/ops/embedding.h"
 #include "tutti/random.h"
 
 namespace tutti {

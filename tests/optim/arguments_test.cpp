@@ -1,7 +1,7 @@
 // What optimizers refuse after they were made, and without anything to change.
 #include <cmath>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/ops.h"
 #include "tutti/optim.h"
 

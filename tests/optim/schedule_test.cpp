@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "tests/support/compare.h"
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tests/support/npz.h"
 #include "tutti/io.h"
 #include "tutti/optim.h"

@@ -346,6 +346,17 @@ void check_empty(const Row& row) {
   }
 }
 
+// What an operator that takes x may not take: other shapes, dtypes and layouts.
+static TensorList unfit(const Tensor& x) {
+  Tensor y = x.detach();
+  TensorList list = {unsqueeze(y, 0), cat({y.reshape({-1}), y.reshape({-1}), ones({1}, y.dtype())})};
+  if (y.dim() > 0) list.push_back(cat({y, y}, -1));
+  if (y.dim() > 0) list.push_back(cat({y, y}, 0));
+  for (DType dtype : {boolean, f32, f64, c64}) list.push_back(y.to(dtype));
+  if (y.dim() > 0) list.push_back(to_sparse(y));
+  return list;
+}
+
 void check_errors(const Row& row) {
   auto throws = [&](In inputs) {
     try {
@@ -362,6 +373,11 @@ void check_errors(const Row& row) {
       TensorList wrong = inputs;
       wrong[k] = Tensor();
       EXPECT_TRUE(throws(wrong)) << "input " << k << " is undefined";
+      for (const Tensor& other : unfit(inputs[k])) {
+        wrong[k] = other;
+        SCOPED_TRACE("input " + std::to_string(k) + " is " + describe_all({other}));
+        throws(wrong);  // or it takes that as well
+      }
       if (inputs.size() == 1 || row.ignores_devices) continue;
       wrong[k] = on_meta(inputs[k]);
       try {

@@ -1,6 +1,6 @@
 #include "tutti/dlpack.h"
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/dlpack_types.h"
 
 namespace tutti {

@@ -3,7 +3,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 #include "tutti/operator.h"
 #include "tutti/random.h"

@@ -1,7 +1,7 @@
 // More than 2^31 elements, of one byte each. They run once, in the release build: Slow keeps them from the sanitizers.
 #include <sys/mman.h>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/ops.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti {
 namespace {

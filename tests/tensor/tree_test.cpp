@@ -1,6 +1,6 @@
 #include "tutti/tree.h"
 
-#include "tests/support/expect.h"
+#include "tests/support/expect_ops.h"
 
 namespace tutti::test {
 namespace {

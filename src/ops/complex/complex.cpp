@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "tensor/call.h"
 #include "tensor/defined.h"
@@ -170,13 +171,13 @@ Tensor view_as_complex(const Tensor& x) {
 
 Tensor real(const Tensor& x) {
   check_defined(x, "real");
-  return x.is_complex() ? select(view_as_real(x), -1, 0) : x;
+  return x.is_complex() ? named("real", [&] { return select(view_as_real(x), -1, 0); }) : x;
 }
 
 Tensor imag(const Tensor& x) {
   check_defined(x, "imag");
   check<DTypeError>(x.is_complex(), "imag", "{} is real: it has no imaginary part", x);
-  return select(view_as_real(x), -1, 1);
+  return named("imag", [&] { return select(view_as_real(x), -1, 1); });
 }
 
 Tensor angle(const Tensor& x) { return call(angle_op, {&x}); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/conv/problem.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
@@ -279,11 +280,12 @@ Tensor convolve(const char* name, size_t spatial, const Tensor& x, const Tensor&
   check_tensors(name, x, w, bias, spatial);
   Convolution a = options_of(name, options, spatial);
   if (spatial == 1) lift(a);
-  return as_batch(x, w, spatial, [&](const Tensor& batch, const Tensor& kernel) {
+  auto run = [&](const Tensor& batch, const Tensor& kernel) {
     check_convolution(name, batch, kernel, bias, a);
     set_layouts(a, batch, kernel);
     return call_forward(batch, kernel, bias, a);
-  });
+  };
+  return named(name, [&] { return as_batch(x, w, spatial, run); });
 }
 
 // The sizes of the tensor whose convolution has the sizes of g.
@@ -326,7 +328,7 @@ Tensor convolve_transposed(const char* name, size_t spatial, const Tensor& x, co
     lift(a);
     added.insert(0, 0);
   }
-  return as_batch(x, w, spatial, [&](const Tensor& batch, const Tensor& kernel) {
+  auto run = [&](const Tensor& batch, const Tensor& kernel) {
     check<ShapeError>(kernel.size(0) == batch.size(1) && kernel.size(0) % a.groups == 0, name,
                       "the weight {} takes {} channels (a multiple of groups {}), the input {} has {}", kernel,
                       kernel.size(0), a.groups, batch, batch.size(1));
@@ -340,7 +342,8 @@ Tensor convolve_transposed(const char* name, size_t spatial, const Tensor& x, co
     Shape sizes(y.sizes().size(), 1);
     sizes[1] = bias.size(0);
     return y + reshape(bias.dtype() == y.dtype() ? bias : cast(bias, y.dtype()), sizes);
-  });
+  };
+  return named(name, [&] { return as_batch(x, w, spatial, run); });
 }
 
 }  // namespace

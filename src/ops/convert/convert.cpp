@@ -1,6 +1,7 @@
 // Copies: to another dtype, device or layout, or into a tensor that exists.
 #include "base/check.h"
 #include "base/cores.h"
+#include "base/named.h"
 #include "ops/sparse/arithmetic.h"
 #include "ops/sparse/sparse.h"
 #include "tensor/call.h"
@@ -107,12 +108,12 @@ Tensor copy_as(const Tensor& x, DType dtype, Device device, MemoryFormat format)
 Tensor cast(const Tensor& x, DType dtype) {
   check_defined(x, "cast");
   if (x.dtype() == dtype && !x.is_number()) return x;
-  return copy_as(x, dtype, x.device(), MemoryFormat::preserve);
+  return named("cast", [&] { return copy_as(x, dtype, x.device(), MemoryFormat::preserve); });
 }
 Tensor copy_to(const Tensor& x, Device device) {
   check_defined(x, "copy_to");
   check_device(device, "copy_to");
-  return copy_as(x, x.dtype(), device, MemoryFormat::preserve);
+  return named("copy_to", [&] { return copy_as(x, x.dtype(), device, MemoryFormat::preserve); });
 }
 Tensor view_on(const Tensor& x, Device device) {
   check_defined(x, "view_on");
@@ -126,14 +127,15 @@ Tensor view_on(const Tensor& x, Device device) {
 }
 Tensor clone(const Tensor& x, MemoryFormat format) {
   check_defined(x, "clone");
-  return copy_as(x, x.dtype(), x.device(), format);
+  return named("clone", [&] { return copy_as(x, x.dtype(), x.device(), format); });
 }
 Tensor contiguous(const Tensor& x, MemoryFormat format) {
   check_defined(x, "contiguous");
   // One channel lies both ways at once; who asks for channels-last gets the strides that operators go by as well.
   bool last = format == MemoryFormat::channels_last;
   if (x.is_contiguous(format) && (!last || x.strides() == channels_last_strides(x.sizes()))) return x;
-  return clone(x, format == MemoryFormat::preserve ? MemoryFormat::contiguous : format);
+  return named("contiguous",
+               [&] { return clone(x, format == MemoryFormat::preserve ? MemoryFormat::contiguous : format); });
 }
 
 Tensor& Tensor::copy_(const Tensor& source) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "ops/index/indices.h"
 #include "tensor/defined.h"
@@ -341,7 +342,7 @@ class Parser {
 };
 
 Parsed parse(const Tensor& x, const std::vector<Index>& entries, const char* name) {
-  return Parser(x, entries, name).take();
+  return named(name, [&] { return Parser(x, entries, name).take(); });
 }
 
 // Dims of size 1 in front of a value, more than it is put into, do not matter.

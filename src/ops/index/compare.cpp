@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -60,6 +62,8 @@ DType comparing_dtype(DType t) {
 }  // namespace
 
 bool equal(const Tensor& a, const Tensor& b) {
+  check_defined(a, "equal");
+  check_defined(b, "equal");
   if (!(a.sizes() == b.sizes()) || a.dtype() != b.dtype()) return false;
   NoGrad guard;
   Tensor x = readable(a, "equal"), y = readable(b, "equal");
@@ -78,8 +82,10 @@ bool equal(const Tensor& a, const Tensor& b) {
 bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
   check<ValueError>(rtol >= 0 && atol >= 0, "allclose", "tolerances must not be negative: rtol {}, atol {}", rtol,
                     atol);
+  check_defined(a, "allclose");
+  check_defined(b, "allclose");
   NoGrad guard;
-  Shape sizes = broadcast_shapes(a.sizes(), b.sizes());
+  Shape sizes = named("allclose", [&] { return broadcast_shapes(a.sizes(), b.sizes()); });
   DType dtype = comparing_dtype(promote(a.dtype(), b.dtype()));
   Tensor x = cast(readable(a, "allclose"), dtype), y = cast(readable(b, "allclose"), dtype);
   x = expand(x, sizes).contiguous();

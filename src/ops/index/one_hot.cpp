@@ -67,6 +67,7 @@ Tensor one_hot(const Tensor& index, int64_t classes) {
   check_index_dtype(index, "one_hot");
   check<ValueError>(classes >= -1, "one_hot", "the number of classes must be positive, or -1 to look for it, not {}",
                     classes);
+  check<ValueError>(!index.is_sparse(), "one_hot", "{} is sparse; to_dense() it first", index);
   Classes a{classes == -1 ? count_classes(index) : classes};
   return call(one_hot_op, {&index}, attributes(a));
 }

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/index/indices.h"
 #include "tensor/defined.h"
 #include "tutti/ops.h"
@@ -130,17 +131,20 @@ Tensor check_value(const Tensor& x, const Tensor& value) {
 
 Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
   Tensor rows = check_rows(x, dim, index, source);
-  return index_put(x, entries_for(x, dim, index, "index_copy"), rows);
+  return named("index_copy", [&] { return index_put(x, entries_for(x, dim, index, "index_copy"), rows); });
 }
 Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
   Tensor rows = check_rows(x, dim, index, source);
-  return x.index_put_(entries_for(x, dim, index, "index_copy"), rows);
+  named("index_copy_", [&] { x.index_put_(entries_for(x, dim, index, "index_copy_"), rows); });
+  return x;
 }
 Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
-  return index_put(x, entries_for(x, dim, index, "index_fill"), check_value(x, value));
+  return named("index_fill",
+               [&] { return index_put(x, entries_for(x, dim, index, "index_fill"), check_value(x, value)); });
 }
 Tensor& index_fill_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
-  return x.index_put_(entries_for(x, dim, index, "index_fill"), check_value(x, value));
+  named("index_fill_", [&] { x.index_put_(entries_for(x, dim, index, "index_fill_"), check_value(x, value)); });
+  return x;
 }
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {

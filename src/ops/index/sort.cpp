@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "ops/index/indices.h"
 #include "tensor/call.h"
@@ -300,7 +301,7 @@ ValuesIndices& sort_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool d
 
 Tensor argsort(const Tensor& x, int64_t dim, bool descending) {
   check<ValueError>(x.defined(), "argsort", "the tensor is undefined: it was never given a value");
-  return sort(x.detach(), dim, descending).indices;
+  return named("argsort", [&] { return sort(x.detach(), dim, descending).indices; });
 }
 
 ValuesIndices topk(const Tensor& x, int64_t k, int64_t dim, bool largest, bool sorted) {

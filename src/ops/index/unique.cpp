@@ -1,5 +1,6 @@
 // Values in order and how often they occur: kthvalue, median, unique, bincount. Compositions of sort and scatter.
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/index/indices.h"
 #include "tutti/ops.h"
 
@@ -26,7 +27,7 @@ ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   int64_t size = x.dim() == 0 ? 1 : x.size(dim);
   check<ValueError>(k >= 1 && k <= size, "kthvalue", "k = {} is not between 1 and the size {} of dim {} of {}", k, size,
                     dim, x);
-  ValuesIndices sorted = sort(x, dim);
+  ValuesIndices sorted = named("kthvalue", [&] { return sort(x, dim); });
   if (x.dim() == 0) return sorted;
   ValuesIndices found{narrow(sorted.values, dim, k - 1, 1), narrow(sorted.indices, dim, k - 1, 1)};
   if (keepdim) return found;
@@ -36,10 +37,10 @@ ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
 ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim) {
   check_line(x, "median");
   dim = wrap_dim(dim, x, "median");
-  if (x.dim() == 0) return sort(x, dim);
-  int64_t size = x.size(dim);
+  int64_t size = x.dim() == 0 ? 1 : x.size(dim);
   check<ValueError>(size > 0, "median", "dim {} of {} is empty: it has no middle", dim, x);
-  ValuesIndices sorted = sort(x, dim);
+  ValuesIndices sorted = named("median", [&] { return sort(x, dim); });
+  if (x.dim() == 0) return sorted;
   Tensor last = narrow(sorted.values, dim, size - 1, 1).detach();  // a NaN, if there is one
   Tensor middle = full_like(last, (size - 1) / 2, {.dtype = DType::i64});
   return pick(sorted, dim, x.is_floating() ? where(isnan(last), size - 1, middle) : middle, keepdim);
@@ -47,7 +48,7 @@ ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim) {
 
 Tensor median(const Tensor& x) {
   check_line(x, "median");
-  return median(reshape(x, {x.numel()}), 0).values;
+  return median(named("median", [&] { return reshape(x, {x.numel()}); }), 0).values;
 }
 
 Unique unique(const Tensor& x) {
@@ -56,7 +57,7 @@ Unique unique(const Tensor& x) {
                      "the shape of the result depends on values, which {} does not have", x);
   NoGrad guard;
   int64_t n = x.numel();
-  ValuesIndices sorted = sort(reshape(x.detach(), {n}));
+  ValuesIndices sorted = named("unique", [&] { return sort(reshape(x.detach(), {n})); });
   Tensor first = ones({n}, {.dtype = DType::boolean, .device = x.device()});
   if (n > 1)
     narrow(first, 0, 1, n - 1).copy_(ne(narrow(sorted.values, 0, 1, n - 1), narrow(sorted.values, 0, 0, n - 1)));
@@ -74,6 +75,10 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
   check<ValueError>(least >= 0, "bincount", "the least number of entries must not be negative: {}", least);
   if (weights.defined())
     check<ShapeError>(weights.sizes() == x.sizes(), "bincount", "the weights {} must have the shape of {}", weights, x);
+  check<ValueError>(!x.is_sparse() && !(weights.defined() && weights.is_sparse()), "bincount",
+                    "takes no sparse tensors; to_dense() them first");
+  if (weights.defined())
+    check<DeviceError>(weights.device() == x.device(), "bincount", "{} and {} are on different devices", x, weights);
   Tensor index = cast(x.detach(), DType::i64).contiguous();
   int64_t size = least;
   if (index.numel() > 0) {
@@ -84,7 +89,9 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
   Tensor added = !weights.defined()                   ? ones_like(index)
                  : is_differentiable(weights.dtype()) ? weights
                                                       : cast(weights, DType::f64);
-  return index_add(zeros({size}, {.dtype = added.dtype(), .device = x.device()}), 0, index, added);
+  return named("bincount", [&] {
+    return index_add(zeros({size}, {.dtype = added.dtype(), .device = x.device()}), 0, index, added);
+  });
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 
 #include "amp/policy.h"
 #include "base/check.h"
+#include "base/named.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
 
@@ -233,9 +234,7 @@ Term contract(Term a, Term b, Needed needed) {
   return result;
 }
 
-}  // namespace
-
-Tensor einsum(std::string_view equation, const TensorList& operands) {
+Tensor contract_all(std::string_view equation, const TensorList& operands) {
   std::string text(equation);
   text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
   std::string_view all = text;
@@ -284,6 +283,12 @@ Tensor einsum(std::string_view equation, const TensorList& operands) {
     sum_labels(terms[i], alone(i, i));
   }
   return arranged(terms.back(), output);
+}
+
+}  // namespace
+
+Tensor einsum(std::string_view equation, const TensorList& operands) {
+  return named("einsum", [&] { return contract_all(equation, operands); });
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/matmul/gemm.h"
 #include "ops/reduce/reduce.h"
 #include "ops/sparse/arithmetic.h"
@@ -367,8 +368,11 @@ Tensor& outer_out(Tensor& out, const Tensor& a, const Tensor& b) {
   check_defined("outer", {&a, &b});
   check_dims("outer", a, 1, b, 1);
   static const auto op = pointwise::renamed(pointwise::mul_operator(), "outer");
-  Tensor column = unsqueeze(a, 1);
-  return call_out(op, {&column, &b}, out);
+  named("outer", [&] {
+    Tensor column = unsqueeze(a, 1);
+    call_out(op, {&column, &b}, out);
+  });
+  return out;
 }
 
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
@@ -393,7 +397,8 @@ Tensor& baddbmm_out(Tensor& out, const Tensor& c, const Tensor& a, const Tensor&
   return add_product(baddbmm_op, out, c, a, b, {beta, alpha});
 }
 
-Tensor matmul(const Tensor& a, const Tensor& b) {
+namespace {
+Tensor matmul_by_dims(const Tensor& a, const Tensor& b) {
   check_defined("matmul", {&a, &b});
   check<ShapeError>(a.dim() > 0 && b.dim() > 0, "matmul",
                     "takes tensors of at least one dim, not {} and {}; use * for numbers", a, b);
@@ -414,16 +419,26 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   Tensor product = batched(left, b);
   return a.dim() == 1 ? squeeze(product, -2) : product;
 }
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  return named("matmul", [&] { return matmul_by_dims(a, b); });
+}
 
 Tensor& matmul_out(Tensor& out, const Tensor& a, const Tensor& b) {
   check_defined("matmul", {&a, &b});
   bool sparse = a.is_sparse() || b.is_sparse();
-  if (a.dim() == 2 && b.dim() == 2 && !sparse) return mm_out(out, a, b);
-  if (a.dim() >= 2 && b.dim() > 2 && !sparse) {
-    check_inner("matmul", a, b);
-    return call_out(bmm_op, {&a, &b}, out);
-  }
-  return reduction::write_out(out, matmul(a, b), "matmul");
+  named("matmul", [&] {
+    if (a.dim() == 2 && b.dim() == 2 && !sparse) {
+      mm_out(out, a, b);
+    } else if (a.dim() >= 2 && b.dim() > 2 && !sparse) {
+      check_inner("matmul", a, b);
+      call_out(bmm_op, {&a, &b}, out);
+    } else {
+      reduction::write_out(out, matmul(a, b), "matmul");
+    }
+  });
+  return out;
 }
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
 // Sums over any dims of two tensors, as one matrix product.
 #include "base/check.h"
+#include "base/named.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
@@ -49,9 +50,11 @@ Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Sh
   for (size_t k = 0; k < left.summed.size(); ++k)
     check<ShapeError>(a.size(left.summed[k]) == b.size(right.summed[k]), "tensordot",
                       "dim {} of {} and dim {} of {} differ in size", left.summed[k], a, right.summed[k], b);
-  Tensor rows = reshape(permute(a, joined(left.free, left.summed)), {left.rows, left.depth});
-  Tensor columns = reshape(permute(b, joined(right.summed, right.free)), {right.depth, right.rows});
-  return reshape(mm(rows, columns), joined(left.sizes, right.sizes));
+  return named("tensordot", [&] {
+    Tensor rows = reshape(permute(a, joined(left.free, left.summed)), {left.rows, left.depth});
+    Tensor columns = reshape(permute(b, joined(right.summed, right.free)), {right.depth, right.rows});
+    return reshape(mm(rows, columns), joined(left.sizes, right.sizes));
+  });
 }
 
 Tensor tensordot(const Tensor& a, const Tensor& b, int64_t dims) {

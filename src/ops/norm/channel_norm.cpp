@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "ops/norm/kernels.h"
 #include "ops/norm/norm.h"
@@ -303,12 +304,14 @@ Normalized normalize(const Operator& op, const Tensor& x, int64_t groups, const 
   return {outputs[0], outputs[1].detach(), outputs[2].detach()};
 }
 
-void move_towards(const Tensor& running, const Tensor& found, double momentum) {
+void move_towards(const char* name, const Tensor& running, const Tensor& found, double momentum) {
   if (!running.defined()) return;
   NoGrad guard;
   Tensor target = running;
-  Tensor value = found.dtype() == running.dtype() ? found : cast(found, running.dtype());
-  target.mul_(1 - momentum).add_(value * momentum);
+  named(name, [&] {
+    Tensor value = found.dtype() == running.dtype() ? found : cast(found, running.dtype());
+    target.mul_(1 - momentum).add_(value * momentum);
+  });
 }
 
 // x's sizes with all but the channels 1, so that tables broadcast.
@@ -333,17 +336,18 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   if (!training) {
     check<ValueError>(running_mean.defined() && running_var.defined(), "batch_norm",
                       "without training it needs a running mean and variance");
-    return batch_norm_apply(x, running_mean, running_var, weight, bias, eps);
+    return named("batch_norm", [&] { return batch_norm_apply(x, running_mean, running_var, weight, bias, eps); });
   }
   int64_t count = Sharing(x.sizes(), 0).elements();
   check<ValueError>(count != 1, "batch_norm",
                     "needs more than one value a channel in training: the variance of {} is that of one number", x);
   Normalized n = normalize(batch_norm_op, x, 0, weight, bias, eps);
   if (count == 0 || x.device().is_meta()) return n.y;
-  move_towards(running_mean, n.mean, momentum);
+  move_towards("batch_norm", running_mean, n.mean, momentum);
   if (running_var.defined()) {
     NoGrad guard;
-    move_towards(running_var, n.var * (static_cast<double>(count) / static_cast<double>(count - 1)), momentum);
+    move_towards("batch_norm", running_var, n.var * (static_cast<double>(count) / static_cast<double>(count - 1)),
+                 momentum);
   }
   return n.y;
 }
@@ -354,7 +358,7 @@ Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   if (!use_input_statistics) {
     check<ValueError>(running_mean.defined() && running_var.defined(), "instance_norm",
                       "without the input's statistics it needs a running mean and variance");
-    return batch_norm_apply(x, running_mean, running_var, weight, bias, eps);
+    return named("instance_norm", [&] { return batch_norm_apply(x, running_mean, running_var, weight, bias, eps); });
   }
   int64_t channels = x.size(1), count = Sharing(x.sizes(), channels).inner;
   check<ShapeError>(channels > 0, "instance_norm", "{} has no channels", x);
@@ -364,10 +368,10 @@ Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   if (x.numel() == 0 || x.device().is_meta()) return n.y;
   NoGrad guard;
   auto over_batch = [&](const Tensor& t) { return mean(reshape(t, {x.size(0), channels}), 0); };
-  if (running_mean.defined()) move_towards(running_mean, over_batch(n.mean), momentum);
+  if (running_mean.defined()) move_towards("instance_norm", running_mean, over_batch(n.mean), momentum);
   if (running_var.defined())
-    move_towards(running_var, over_batch(n.var) * (static_cast<double>(count) / static_cast<double>(count - 1)),
-                 momentum);
+    move_towards("instance_norm", running_var,
+                 over_batch(n.var) * (static_cast<double>(count) / static_cast<double>(count - 1)), momentum);
   return n.y;
 }
 
@@ -375,10 +379,12 @@ BatchStatistics batch_norm_statistics(const Tensor& x) {
   check_channels("batch_norm_statistics", x, {});
   check<DTypeError>(x.is_floating(), "batch_norm_statistics", "needs floating-point elements, not {}; cast it first",
                     x);
-  Tensor wide = x.dtype() == computing_dtype(x.dtype()) ? x : cast(x, computing_dtype(x.dtype()));
   Shape dims{0};
   for (int64_t d = 2; d < x.dim(); ++d) dims.push_back(d);
-  return {mean(wide, dims), var(wide, dims, false, 0), Sharing(x.sizes(), 0).elements()};
+  return named("batch_norm_statistics", [&]() -> BatchStatistics {
+    Tensor wide = x.dtype() == computing_dtype(x.dtype()) ? x : cast(x, computing_dtype(x.dtype()));
+    return {mean(wide, dims), var(wide, dims, false, 0), Sharing(x.sizes(), 0).elements()};
+  });
 }
 
 Tensor batch_norm_apply(const Tensor& x, const Tensor& mean, const Tensor& var, const Tensor& weight,
@@ -389,12 +395,14 @@ Tensor batch_norm_apply(const Tensor& x, const Tensor& mean, const Tensor& var, 
   check<DTypeError>(x.is_floating(), name, "needs floating-point elements, not {}; cast it first", x);
   DType computing = computing_dtype(x.dtype());
   auto wide = [&](const Tensor& t) { return t.dtype() == computing ? t : cast(t, computing); };
-  Tensor scale = rsqrt(wide(var) + eps);
-  if (weight.defined()) scale = scale * wide(weight);
-  Tensor shift = -(wide(mean) * scale);
-  if (bias.defined()) shift = wide(bias) + shift;
-  Tensor y = fused_multiply_add(wide(x), as_table(scale, x), as_table(shift, x));
-  return y.dtype() == x.dtype() ? y : cast(y, x.dtype());
+  return named(name, [&] {
+    Tensor scale = rsqrt(wide(var) + eps);
+    if (weight.defined()) scale = scale * wide(weight);
+    Tensor shift = -(wide(mean) * scale);
+    if (bias.defined()) shift = wide(bias) + shift;
+    Tensor y = fused_multiply_add(wide(x), as_table(scale, x), as_table(shift, x));
+    return y.dtype() == x.dtype() ? y : cast(y, x.dtype());
+  });
 }
 
 }  // namespace tutti

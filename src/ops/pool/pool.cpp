@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
@@ -357,7 +358,8 @@ Tensor avg_pool(const Tensor& x, Pooling a) {
 }
 
 ValuesIndices max_pool(const char* name, size_t dims, const Tensor& x, const Shape& kernel, const MaxPoolOptions& o) {
-  return max_pool(x, windows_of(name, x, dims, kernel, o.stride, o.padding, o.dilation, o.ceil_mode));
+  Pooling a = windows_of(name, x, dims, kernel, o.stride, o.padding, o.dilation, o.ceil_mode);
+  return named(name, [&] { return max_pool(x, a); });
 }
 
 Tensor avg_pool(const char* name, size_t dims, const Tensor& x, const Shape& kernel, const AvgPoolOptions& o) {
@@ -365,7 +367,16 @@ Tensor avg_pool(const char* name, size_t dims, const Tensor& x, const Shape& ker
   check<ValueError>(!o.divisor_override || *o.divisor_override != 0, name, "divisor_override must not be 0");
   a.include_pad = o.count_include_pad;
   a.divisor = o.divisor_override.value_or(0);
-  return avg_pool(x, a);
+  return named(name, [&] { return avg_pool(x, a); });
+}
+
+Tensor adaptive_avg(const char* name, size_t dims, const Tensor& x, const Shape& output) {
+  Pooling a = adaptive_windows(name, x, dims, output);
+  return named(name, [&] { return avg_pool(x, a); });
+}
+ValuesIndices adaptive_max(const char* name, size_t dims, const Tensor& x, const Shape& output) {
+  Pooling a = adaptive_windows(name, x, dims, output);
+  return named(name, [&] { return max_pool(x, a); });
 }
 
 }  // namespace
@@ -400,22 +411,22 @@ Tensor avg_pool3d(const Tensor& x, const Shape& kernel, const AvgPoolOptions& op
 }
 
 Tensor adaptive_avg_pool1d(const Tensor& x, const Shape& output) {
-  return avg_pool(x, adaptive_windows("adaptive_avg_pool1d", x, 1, output));
+  return adaptive_avg("adaptive_avg_pool1d", 1, x, output);
 }
 Tensor adaptive_avg_pool2d(const Tensor& x, const Shape& output) {
-  return avg_pool(x, adaptive_windows("adaptive_avg_pool2d", x, 2, output));
+  return adaptive_avg("adaptive_avg_pool2d", 2, x, output);
 }
 Tensor adaptive_avg_pool3d(const Tensor& x, const Shape& output) {
-  return avg_pool(x, adaptive_windows("adaptive_avg_pool3d", x, 3, output));
+  return adaptive_avg("adaptive_avg_pool3d", 3, x, output);
 }
 ValuesIndices adaptive_max_pool1d_with_indices(const Tensor& x, const Shape& output) {
-  return max_pool(x, adaptive_windows("adaptive_max_pool1d", x, 1, output));
+  return adaptive_max("adaptive_max_pool1d", 1, x, output);
 }
 ValuesIndices adaptive_max_pool2d_with_indices(const Tensor& x, const Shape& output) {
-  return max_pool(x, adaptive_windows("adaptive_max_pool2d", x, 2, output));
+  return adaptive_max("adaptive_max_pool2d", 2, x, output);
 }
 ValuesIndices adaptive_max_pool3d_with_indices(const Tensor& x, const Shape& output) {
-  return max_pool(x, adaptive_windows("adaptive_max_pool3d", x, 3, output));
+  return adaptive_max("adaptive_max_pool3d", 3, x, output);
 }
 Tensor adaptive_max_pool1d(const Tensor& x, const Shape& output) {
   return adaptive_max_pool1d_with_indices(x, output).values;

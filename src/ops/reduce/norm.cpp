@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/reduce/fold.h"
 #include "ops/reduce/reduce.h"
 #include "tutti/ops.h"
@@ -160,7 +161,7 @@ Tensor& norm_out(Tensor& out, const Tensor& x, double p, const Shape& dims, bool
   check<ValueError>(!std::isnan(p), "norm", "the order is not a number");
   Norm a{normalize_dims(x, dims, "norm"), keepdim, p};
   if (p < 0 || std::isinf(p)) check_not_empty(x, a.dims, "norm");
-  Tensor magnitude = x.is_complex() ? abs(x) : x;
+  Tensor magnitude = x.is_complex() ? named("norm", [&] { return abs(x); }) : x;
   return call_out(norm_op, {&magnitude}, out, attributes(a));
 }
 
@@ -171,7 +172,8 @@ Tensor var(const Tensor& x, const Shape& dims, bool keepdim, int64_t correction)
 Tensor& var_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
   check_floating(x, "var");
   if (!x.is_complex()) return variance(var_op, out, x, dims, keepdim, correction);
-  return add_out(out, var(real(x), dims, keepdim, correction), var(imag(x), dims, keepdim, correction));
+  named("var", [&] { add_out(out, var(real(x), dims, keepdim, correction), var(imag(x), dims, keepdim, correction)); });
+  return out;
 }
 
 Tensor stddev(const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
@@ -181,7 +183,8 @@ Tensor stddev(const Tensor& x, const Shape& dims, bool keepdim, int64_t correcti
 Tensor& stddev_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim, int64_t correction) {
   check_floating(x, "stddev");
   if (!x.is_complex()) return variance(std_op, out, x, dims, keepdim, correction);
-  return sqrt_out(out, var(x, dims, keepdim, correction));
+  named("stddev", [&] { sqrt_out(out, var(x, dims, keepdim, correction)); });
+  return out;
 }
 
 }  // namespace tutti

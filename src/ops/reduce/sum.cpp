@@ -1,5 +1,6 @@
 // Sums and what is counted rather than compared: sum, mean, prod, all, any, count_nonzero.
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/reduce/cumulative.h"
 #include "ops/reduce/fold.h"
 #include "ops/reduce/reduce.h"
@@ -163,7 +164,7 @@ Tensor& mean_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) 
 Tensor trace(const Tensor& x) {
   check_strided(x, "trace");
   check<ShapeError>(x.dim() == 2, "trace", "takes a matrix, not {}", x);
-  return sum(diagonal(x));
+  return named("trace", [&] { return sum(diagonal(x)); });
 }
 
 Tensor prod(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {

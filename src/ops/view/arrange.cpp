@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
@@ -37,7 +38,7 @@ Tensor movedim(const Tensor& x, const Shape& from, const Shape& to) {
   size_t next = 0;
   for (int64_t& d : order)
     if (d < 0) d = rest[next++];
-  return permute(x, order);
+  return named("movedim", [&] { return permute(x, order); });
 }
 
 Tensor tile(const Tensor& x, const Shape& repeats) {
@@ -45,17 +46,19 @@ Tensor tile(const Tensor& x, const Shape& repeats) {
   Shape all = repeats;
   while (all.size() < x.sizes().size()) all.insert(0, 1);
   for (int64_t r : repeats) check<ValueError>(r >= 0, "tile", "repeats must not be negative: {}", repeats);
-  return repeat(x, all);
+  return named("tile", [&] { return repeat(x, all); });
 }
 
 Tensor diag(const Tensor& x, int64_t offset) {
   check_defined(x, "diag");
   check<ShapeError>(x.dim() == 1 || x.dim() == 2, "diag", "takes a list or a matrix, not {}", x);
-  if (x.dim() == 2) return clone(diagonal(x, offset));
-  int64_t n = x.size(0) + std::abs(offset);
-  Tensor whole = zeros({n, n}, {.dtype = x.dtype(), .device = x.device()});
-  diagonal(whole, offset).copy_(x);
-  return whole;
+  return named("diag", [&] {
+    if (x.dim() == 2) return clone(diagonal(x, offset));
+    int64_t n = x.size(0) + std::abs(offset);
+    Tensor whole = zeros({n, n}, {.dtype = x.dtype(), .device = x.device()});
+    diagonal(whole, offset).copy_(x);
+    return whole;
+  });
 }
 
 TensorList meshgrid(const TensorList& lists, bool by_columns) {
@@ -76,7 +79,7 @@ TensorList meshgrid(const TensorList& lists, bool by_columns) {
   for (size_t k = 0; k < lists.size(); ++k) {
     Shape own(lists.size(), 1);
     own[dim_of(k)] = lists[k].numel();
-    grids.push_back(expand(reshape(lists[k], own), sizes));
+    grids.push_back(named("meshgrid", [&] { return expand(reshape(lists[k], own), sizes); }));
   }
   return grids;
 }
@@ -85,9 +88,11 @@ Tensor& Tensor::fill_diagonal_(const Tensor& value) {
   check<ShapeError>(dim() >= 2, "fill_diagonal_", "needs at least 2 dims, not {}", *this);
   for (int64_t s : sizes())
     check<ShapeError>(dim() == 2 || s == size(0), "fill_diagonal_", "more than 2 dims must have one size: {}", *this);
-  Tensor line = diagonal();
-  while (line.dim() > 1) line = line.diagonal(0, 0, -1);
-  line.fill_(value);
+  named("fill_diagonal_", [&] {
+    Tensor line = diagonal();
+    while (line.dim() > 1) line = line.diagonal(0, 0, -1);
+    line.fill_(value);
+  });
   return *this;
 }
 

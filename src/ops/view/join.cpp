@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/view/box.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
@@ -134,7 +135,7 @@ Tensor& stack_out(Tensor& out, const TensorList& tensors, int64_t dim) {
                       "tensor {}, {}, has not the shape of the first, {}", i, tensors[i], tensors[0]);
     check<DeviceError>(tensors[i].device() == tensors[0].device(), "stack",
                        "tensor {}, {}, and the first, {}, are on different devices", i, tensors[i], tensors[0]);
-    rows.push_back(unsqueeze(tensors[i], dim));
+    rows.push_back(named("stack", [&] { return unsqueeze(tensors[i], dim); }));
   }
   join(out, rows, dim);
   return out;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
@@ -98,15 +99,15 @@ TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
   check_defined(x, "chunk");
   check<ShapeError>(x.dim() > 0, "chunk", "a zero-dimensional tensor has nothing to divide");
   check<ValueError>(chunks > 0, "chunk", "{} chunks asked for; give at least 1", chunks);
-  int64_t size = x.size(dim);
-  return split(x, std::max<int64_t>(1, (size + chunks - 1) / chunks), dim);
+  int64_t size = x.size(wrap_dim(dim, x, "chunk"));
+  return named("chunk", [&] { return split(x, std::max<int64_t>(1, (size + chunks - 1) / chunks), dim); });
 }
 
 TensorList unbind(const Tensor& x, int64_t dim) {
   check_defined(x, "unbind");
   check<ShapeError>(x.dim() > 0, "unbind", "{} is zero-dimensional and has no slices", x);
   dim = wrap_dim(dim, x, "unbind");
-  return pieces(x, Shape(position(x.size(dim)), 1), dim, true);
+  return named("unbind", [&] { return pieces(x, Shape(position(x.size(dim)), 1), dim, true); });
 }
 
 }  // namespace tutti

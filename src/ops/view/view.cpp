@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/sparse/sparse.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
@@ -368,9 +369,11 @@ Tensor reshape(const Tensor& x, const Shape& sizes) {
   check_defined(x, "reshape");
   Sizes a{complete_sizes(x, sizes, "reshape")};
   if (a.sizes == x.sizes()) return x;
-  if (view_strides(impl(x), a.sizes)) return call(view_op, {&x}, attributes(a));
-  Tensor copy = clone(x, MemoryFormat::contiguous);
-  return call(view_op, {&copy}, attributes(a));
+  return named("reshape", [&] {
+    if (view_strides(impl(x), a.sizes)) return call(view_op, {&x}, attributes(a));
+    Tensor copy = clone(x, MemoryFormat::contiguous);
+    return call(view_op, {&copy}, attributes(a));
+  });
 }
 
 Tensor permute(const Tensor& x, const Shape& dims) {
@@ -402,13 +405,13 @@ Tensor squeeze(const Tensor& x) {
   Shape sizes;
   for (int64_t s : x.sizes())
     if (s != 1) sizes.push_back(s);
-  return view(x, sizes);
+  return named("squeeze", [&] { return view(x, sizes); });
 }
 
 Tensor squeeze(const Tensor& x, int64_t dim) {
   dim = wrap_dim(dim, x, "squeeze");
   if (x.dim() == 0 || x.size(dim) != 1) return x;
-  return select(x, dim, 0);
+  return named("squeeze", [&] { return select(x, dim, 0); });
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
@@ -420,7 +423,7 @@ Tensor unsqueeze(const Tensor& x, int64_t dim) {
   strides.insert(position(dim), dim < x.dim() ? sizes[position(dim)] * strides[position(dim)] : 1);
   sizes.insert(position(dim), 1);
   Sizes a{sizes};
-  return call(view_op, {&x}, attributes(a));
+  return named("unsqueeze", [&] { return call(view_op, {&x}, attributes(a)); });
 }
 
 Tensor expand(const Tensor& x, const Shape& sizes) {
@@ -461,7 +464,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   check<IndexError>(from >= 0 && length >= 0 && from <= size && length <= size - from, "narrow",
                     "[{}, {}+{}) is outside of dim {} of {}", start, start, length, dim, x);
   Range a{dim, from, length, 1};
-  return call(slice_op, {&x}, attributes(a));
+  return named("narrow", [&] { return call(slice_op, {&x}, attributes(a)); });
 }
 
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
@@ -490,7 +493,7 @@ Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
       merged *= x.size(d);
     if (d == end) sizes.push_back(merged);
   }
-  return reshape(x, sizes);
+  return named("flatten", [&] { return reshape(x, sizes); });
 }
 
 Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, std::optional<int64_t> offset) {
@@ -556,7 +559,7 @@ TensorList broadcast_tensors(const TensorList& tensors) {
     sizes = broadcast_shapes(sizes, t.sizes());
   }
   TensorList result;
-  for (auto& t : tensors) result.push_back(expand(t, sizes));
+  for (auto& t : tensors) result.push_back(named("broadcast_tensors", [&] { return expand(t, sizes); }));
   return result;
 }
 
@@ -570,8 +573,10 @@ Tensor sum_to(const Tensor& x, const Shape& sizes) {
   Shape dims;
   for (size_t d = 0; d < x.sizes().size(); ++d)
     if (d < missing || (sizes[d - missing] == 1 && x.sizes()[d] != 1)) dims.push_back(static_cast<int64_t>(d));
-  Tensor result = dims.empty() ? x : sum(x, dims, true);
-  return missing ? view(result.contiguous(), sizes) : result;
+  return named("sum_to", [&] {
+    Tensor result = dims.empty() ? x : sum(x, dims, true);
+    return missing ? view(result.contiguous(), sizes) : result;
+  });
 }
 
 }  // namespace tutti
