@@ -111,40 +111,34 @@ std::string size_name(int64_t bytes) {
 
 // Between hosts: over TCP, on one host's loopback device.
 void report_hosts(const bench::Options& options) {
-  constexpr std::array<const char*, 2> kEngines = {"tcp", "ucx"};
   constexpr std::array<const char*, 3> kPeers = {"openmpi_tcp", "gloo", "sockets"};
-  auto name = [](const char* engine, int64_t bytes, int ranks, const char* peer) {
-    return fmt::format("{}_{}_{}_{}", engine, size_name(bytes), ranks, peer);
+  constexpr std::array<Want, kPeers.size()> kWants = {{{Want::ratio_at_most, 1 / 1.5}, {Want::ratio_at_most, 0.5}, {}}};
+  auto name = [&](int64_t bytes, int ranks, size_t peer) {
+    return fmt::format("ucx_{}_{}_{}", size_name(bytes), ranks, kPeers[peer]);
   };
   for (int ranks : {2, 4}) {
-    std::array<bool, kEngines.size()> wanted{};
-    for (size_t e = 0; e < kEngines.size(); ++e)
-      for (int64_t bytes : kSizes)
-        for (const char* peer : kPeers) wanted[e] = wanted[e] || options.wants(name(kEngines[e], bytes, ranks, peer));
-    if (!wanted[0] && !wanted[1]) continue;
-    std::array<Times, kEngines.size()> ours;
+    bool any = false;
+    for (int64_t bytes : kSizes)
+      for (size_t p = 0; p < kPeers.size(); ++p) any = any || options.wants(name(bytes, ranks, p));
+    if (!any) continue;
+    Times ours;
     std::array<Times, kPeers.size()> theirs;
     for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
-      for (size_t e = 0; e < kEngines.size(); ++e)
-        if (wanted[e]) measure_processes(ranks, false, ours[e], kEngines[e]);
+      measure_processes(ranks, false, ours, "ucx");
       measure_openmpi(ranks, theirs[0], "self,tcp");
       measure_gloo(ranks, theirs[1]);
       if (ranks == 2) measure_peer(TUTTI_BENCH_SOCKETS, theirs[2]);
     }
-    constexpr std::array<Want, kPeers.size()> kWants = {
-        {{Want::ratio_at_most, 1 / 1.5}, {Want::ratio_at_most, 0.5}, {}}};
-    for (size_t e = 0; e < kEngines.size(); ++e)
-      for (int64_t bytes : kSizes)
-        for (size_t p = 0; p < kPeers.size(); ++p) {
-          std::string figure = name(kEngines[e], bytes, ranks, kPeers[p]);
-          if (!options.wants(figure) || (p == 2 && ranks != 2)) continue;
-          report({.name = figure,
-                  .value = median(ours[e][bytes]) * 1e6,
-                  .unit = "us",
-                  .peer = kPeers[p],
-                  .peer_value = median(theirs[p][bytes]) * 1e6,
-                  .want = kWants[p]});
-        }
+    for (int64_t bytes : kSizes)
+      for (size_t p = 0; p < kPeers.size(); ++p) {
+        if (!options.wants(name(bytes, ranks, p)) || (p == 2 && ranks != 2)) continue;
+        report({.name = name(bytes, ranks, p),
+                .value = median(ours[bytes]) * 1e6,
+                .unit = "us",
+                .peer = kPeers[p],
+                .peer_value = median(theirs[p][bytes]) * 1e6,
+                .want = kWants[p]});
+      }
   }
 }
 
@@ -155,8 +149,8 @@ int main(int argc, char** argv) {
   print_header(
       "comm", {1}, "",
       "us an all_reduce of f32 takes; _2 and _4: ranks, which are threads, processes (shm), or processes with "
-      "memory of the group (shm_group), beside processes of OpenMPI's and Gloo's, in turns; tcp and ucx: processes "
-      "that meet over TCP on the loopback device, beside OpenMPI's, Gloo's, and bare sockets");
+      "memory of the group (shm_group), beside processes of OpenMPI's and Gloo's, in turns; ucx: processes that "
+      "meet over TCP on the loopback device, beside OpenMPI's, Gloo's, and bare sockets");
   // Processes first: they are forked from one that has started no threads.
   constexpr std::array<const char*, 3> kWays = {"shm", "shm_group", "threads"};
   auto wants_any = [&](int ranks) {

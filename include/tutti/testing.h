@@ -31,7 +31,7 @@
 #include "tutti/error.h"
 
 namespace tutti::comm {
-/// Whether this build of Tutti has an engine between hosts: "tcp", "ucx" or "gloo".
+/// Whether this build of Tutti has an engine between hosts: "ucx" or "gloo".
 bool has_engine(const std::string& name);
 }  // namespace tutti::comm
 
@@ -74,8 +74,6 @@ inline std::vector<Runner> every_transport() {
 #if !defined(TUTTI_SANITIZE_THREAD) && !defined(__SANITIZE_THREAD__)
   // ThreadSanitizer does not follow a process that has threads into its children
   runners.push_back(processes());
-  runners.push_back(hosts("tcp"));
-  runners.push_back(hosts("shm+tcp"));
   if (comm::has_engine("ucx")) runners.push_back(hosts("ucx"));
   if (comm::has_engine("ucx")) runners.push_back(hosts("shm+ucx"));
   if (comm::has_engine("gloo")) runners.push_back(hosts("gloo"));

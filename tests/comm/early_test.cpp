@@ -14,7 +14,7 @@ using namespace test;  // NOLINT
 using testing::HasSubstr;
 
 std::vector<Way> flat_ways() {
-  std::vector<Way> ways = {kTcp};
+  std::vector<Way> ways;
   if (comm::has_ucx()) ways.push_back(kUcx);
   if (comm::has_gloo()) ways.push_back(kGloo);
   return ways;

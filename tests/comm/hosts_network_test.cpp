@@ -79,7 +79,6 @@ TEST(Network, LayoutsGiveTheBitsOfThreads) {
   for (const auto& [hosts, transport] :
        {std::pair{std::vector<int>{0, 0, 1, 1}, ""}, std::pair{std::vector<int>{0, 1, 2}, ""},
         std::pair{std::vector<int>{0, 1, 0, 2, 1}, ""}, std::pair{std::vector<int>{0, 1, 1}, "ucx"},
-        std::pair{std::vector<int>{0, 1, 1}, "tcp"}, std::pair{std::vector<int>{0, 1, 0}, "shm+tcp"},
         std::pair{std::vector<int>{0, 0, 1}, "shm+gloo"}, std::pair{std::vector<int>{0, 1}, "gloo"}}) {
     std::vector<std::string> expected(hosts.size());
     spawn_ranks(static_cast<int>(hosts.size()), [&] { expected[static_cast<size_t>(rank())] = fingerprint(); });
@@ -110,7 +109,7 @@ void expect_failure(const std::function<void()>& body, const testing::Matcher<co
 TEST(Network, AKilledRankFailsTheOthers) {
   Network network(2);
   NEED_NETWORK(network);
-  for (const char* transport : {"shm+tcp", "tcp", "shm+ucx", "ucx", "gloo"})
+  for (const char* transport : {"shm+ucx", "ucx", "gloo"})
     for (int victim : {3, 0}) {
       Signal ready;
       Job job(network, {0, 0, 1, 1},

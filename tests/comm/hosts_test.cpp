@@ -32,8 +32,8 @@ struct Engine {
 };
 
 std::vector<Engine> engines() {
-  std::vector<Engine> list = {{"tcp", "tcp", false}, {"shm_tcp", "shm+tcp", true}};
-  if (comm::has_ucx()) list.insert(list.end(), {{"ucx", "ucx", false}, {"shm_ucx", "shm+ucx", true}});
+  std::vector<Engine> list;
+  if (comm::has_ucx()) list = {{"ucx", "ucx", false}, {"shm_ucx", "shm+ucx", true}};
   if (comm::has_gloo()) list.push_back({"gloo", "gloo", false});
   return list;
 }
@@ -314,8 +314,8 @@ TEST_P(Layout, GivesTheBitsOfThreads) {
     spawn_by(transport.c_str(), on, n, body, {});
   };
   compare("shm", {});
-  for (std::string engine : {"tcp", "ucx", "gloo"})
-    if (engine == "tcp" || (engine == "ucx" ? comm::has_ucx() : comm::has_gloo())) {
+  for (std::string engine : {"ucx", "gloo"})
+    if (engine == "ucx" ? comm::has_ucx() : comm::has_gloo()) {
       compare(engine, {});
       compare("shm+" + engine, hosts);
     }

@@ -106,11 +106,12 @@ struct Layout {
 };
 
 std::vector<Layout> layouts() {
-  std::vector<Layout> all = {{"tcp", "tcp", {}},
-                             {"two_hosts", "shm+tcp", {0, 0, 1, 1}},
-                             {"in_turns", "shm+tcp", {0, 1, 0, 1}},
-                             {"uneven_hosts", "shm+tcp", {0, 1, 1, 1}}};
-  if (comm::has_ucx()) all.insert(all.end(), {{"ucx", "ucx", {}}, {"ucx_hosts", "shm+ucx", {0, 0, 1, 1}}});
+  std::vector<Layout> all;
+  if (comm::has_ucx())
+    all = {{"ucx", "ucx", {}},
+           {"two_hosts", "shm+ucx", {0, 0, 1, 1}},
+           {"in_turns", "shm+ucx", {0, 1, 0, 1}},
+           {"uneven_hosts", "shm+ucx", {0, 1, 1, 1}}};
   if (comm::has_gloo()) all.insert(all.end(), {{"gloo", "gloo", {}}, {"gloo_hosts", "shm+gloo", {0, 1, 1, 0}}});
   return all;
 }

@@ -43,9 +43,6 @@ inline void spawn_by(const char* transport, std::vector<int> hosts, int n, const
   options.silence = std::chrono::seconds(5);  // tests of many processes on few cores; others set their own
   spawn_checked_processes(n, body, options);
 }
-inline void spawn_tcp(int n, const std::function<void()>& body, const SpawnOptions& options) {
-  spawn_by("tcp", {}, n, body, options);
-}
 inline void spawn_ucx(int n, const std::function<void()>& body, const SpawnOptions& options) {
   spawn_by("ucx", {}, n, body, options);
 }
@@ -60,17 +57,12 @@ inline std::vector<int> two_hosts(int n) {
 inline void spawn_hosts(int n, const std::function<void()>& body, const SpawnOptions& options) {
   spawn_by("shm+ucx", two_hosts(n), n, body, options);
 }
-inline void spawn_hosts_tcp(int n, const std::function<void()>& body, const SpawnOptions& options) {
-  spawn_by("shm+tcp", two_hosts(n), n, body, options);
-}
 inline void spawn_hosts_gloo(int n, const std::function<void()>& body, const SpawnOptions& options) {
   spawn_by("shm+gloo", two_hosts(n), n, body, options);
 }
 
 inline constexpr Way kThreads{"threads", spawn_ranks};
 inline constexpr Way kProcesses{"shm", spawn_checked_processes};
-inline constexpr Way kTcp{"tcp", spawn_tcp};
-inline constexpr Way kHostsTcp{"shm_tcp", spawn_hosts_tcp};
 inline constexpr Way kUcx{"ucx", spawn_ucx};
 inline constexpr Way kGloo{"gloo", spawn_gloo};
 inline constexpr Way kHosts{"shm_ucx", spawn_hosts};
@@ -79,7 +71,7 @@ inline constexpr Way kHostsGloo{"shm_gloo", spawn_hosts_gloo};
 inline std::vector<Way> all_ways() { return {kThreads}; }
 #else
 inline std::vector<Way> all_ways() {
-  std::vector<Way> ways = {kThreads, kProcesses, kTcp, kHostsTcp};
+  std::vector<Way> ways = {kThreads, kProcesses};
 #ifdef TUTTI_SANITIZE_ADDRESS  // slow: the engines' own tests (hosts_test.cpp) run by all of them there too
   if (comm::has_ucx()) ways.push_back(kHosts);
 #else

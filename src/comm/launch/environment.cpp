@@ -426,11 +426,11 @@ struct Environment {
 
 TransportChoice parse_transport(const std::string& text) {
   if (text == "shm") return {"", true};
-  for (const char* engine : {"tcp", "ucx", "gloo"}) {
+  for (const char* engine : {"ucx", "gloo"}) {
     if (text == engine) return {engine, false};
     if (text == std::string("shm+") + engine) return {engine, true};
   }
-  fail<ValueError>("world", "the transport '{}' is none of shm, tcp, ucx, gloo, shm+tcp, shm+ucx and shm+gloo", text);
+  fail<ValueError>("world", "the transport '{}' is none of shm, ucx, gloo, shm+ucx and shm+gloo", text);
 }
 
 std::string default_transport(int hosts, const std::vector<std::string>& engines) {

@@ -22,7 +22,6 @@ std::vector<std::byte> bytes_of(const std::string& text) {
 
 std::unique_ptr<Wire> make_wire(const ProcessWorld& local, const StorePtr& store, const HostsOptions& o) {
   if (o.engine == "gloo") return make_gloo_wire(local.rank(), local.size(), store, o.address);
-  if (o.engine == "tcp") return make_tcp_wire(local.rank(), local.size(), store, local.spin(), o.address);
   return make_ucx_wire(local.rank(), local.size(), store, local.spin());
 }
 

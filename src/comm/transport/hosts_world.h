@@ -26,11 +26,11 @@ class HostMessages;
 
 struct HostsOptions {
   std::vector<int> host_of = {};                                 // of each rank: the number of its host
-  std::string engine = "ucx";                                    // "tcp" or "gloo"
+  std::string engine = "ucx";                                    // or "gloo"
   bool share_memory = true;                                      // inside a host; false: everything goes by the engine
   std::chrono::milliseconds silence = std::chrono::seconds(10);  // after which a host counts as cut off
   int server = -1;                                               // the rank that serves the store; -1: no rank
-  std::string address = {};                                      // of this host, as others reach it; for tcp and gloo
+  std::string address = {};                                      // of this host, as others reach it; for gloo
 };
 
 /// How a failure is written in the store.

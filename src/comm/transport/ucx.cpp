@@ -16,19 +16,27 @@ std::unique_ptr<Wire> make_ucx_wire(int, int, const StorePtr&, bool) {
 
 #else
 
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <thread>
 
-#include "comm/transport/polled_wire.h"
 #include "comm/transport/ucx_library.h"
+#include "io/descriptor.h"
 
 namespace tutti::comm {
 namespace {
 
 constexpr unsigned kMessage = 1;  // the number of our active message
+constexpr int kSpins = 2000;
+constexpr auto kLinger = std::chrono::milliseconds(2);  // how long the wire's own thread leaves the work to waiters
+constexpr int kGlance = 50;                             // milliseconds after which it looks in any case
 
-class UcxWire final : public PolledWire {
+class UcxWire final : public Wire {
  public:
   UcxWire(int rank, int size, const StorePtr& store, bool spin);
   ~UcxWire() override;
@@ -36,6 +44,9 @@ class UcxWire final : public PolledWire {
   void send(int to, WireName name, std::vector<std::byte> bytes) override;
   void receive(const WireName& name, void* to, size_t bytes, Pending& pending) override;
   void unreceive(const WireName& name) override;
+  bool wait(Clock::time_point until, const std::function<bool()>& ready) override;
+  void wake() override;
+  bool attended() const override { return waiters_.load() > 0; }
   void connected() override { connected_ = true; }
   void cut() override;
   void flush(std::chrono::milliseconds time) override;
@@ -64,14 +75,15 @@ class UcxWire final : public PolledWire {
   };
 
   // All of these want the mutex.
-  bool move(bool all) override;
-  bool arm() override { return ucx_.worker_arm(worker_) == UCS_OK; }
+  bool progress(bool all = true);
   ucp_ep_h endpoint(int to);
   void start_send(int to, std::unique_ptr<Request> request, const void* data, size_t bytes);
   void fetch(const WireName& name, const Posted& posted, void* descriptor, size_t length);
   void ended(Request* request, ucs_status_t status);
   ucs_status_t arrived(const WireName& name, void* data, size_t length, bool rendezvous);
   void close(bool force, Clock::time_point until);
+  bool sleep(std::unique_lock<std::mutex>& lock, Clock::time_point until);
+  void run();
 
   static ucs_status_t on_message(void* self, const void* header, size_t header_length, void* data, size_t length,
                                  const ucp_am_recv_param_t* param);
@@ -80,23 +92,33 @@ class UcxWire final : public PolledWire {
   static void on_fetched(void* request, ucs_status_t status, size_t length, void* data);
 
   const Ucx& ucx_ = Ucx::instance();
-  const bool eager_;
+  const bool spin_, eager_;
   Store::Values addresses_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int efd_ = -1;
+  io::Descriptor stop_event_;
 
+  std::mutex mutex_;
   std::vector<ucp_ep_h> endpoints_;
   std::map<WireName, Posted> posted_;
   std::map<WireName, Kept> kept_;
   Dropped dropped_;
   std::set<Request*> requests_;
-  bool cut_ = false;
+  bool cut_ = false, stop_ = false, leading_ = false;
+  uint64_t moved_ = 0;  // how often something did
+  std::condition_variable changed_, linger_;
+  std::atomic<int> waiters_{0};
   std::atomic<bool> connected_{false};
+  std::thread thread_;
 };
 
 UcxWire::UcxWire(int rank, int size, const StorePtr& store, bool spin)
-    : PolledWire(rank, size, spin), eager_(!has_fast_network()), endpoints_(static_cast<size_t>(size), nullptr) {
+    : Wire(rank, size),
+      spin_(spin),
+      eager_(!has_fast_network()),
+      stop_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      endpoints_(static_cast<size_t>(size), nullptr) {
   ucp_config_t* config = nullptr;
   check_status(ucx_.config_read(nullptr, nullptr, &config), "its configuration cannot be read");
   // Ranks of a host have shared memory of our own; UCX's would not notice that a peer has died.
@@ -133,11 +155,17 @@ UcxWire::UcxWire(int rank, int size, const StorePtr& store, bool spin)
   Store::Keys keys;
   for (int r = 0; r < size; ++r) keys.push_back(fmt::format("ucx/{}", r));
   addresses_ = store->multi_get(keys);
-  start_thread(efd_);
+  thread_ = std::thread([this] { run(); });
 }
 
 UcxWire::~UcxWire() {
-  stop_thread();
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  ::eventfd_write(stop_event_.get(), 1);
+  linger_.notify_all();
+  if (thread_.joinable()) thread_.join();
   // UCX 1.13 aborts the process if an endpoint is closed while it is still being connected. That is only so where
   // ranks have not met, and the process is about to end.
   if (!connected_) return;
@@ -318,16 +346,90 @@ void UcxWire::on_broken(void* self, ucp_ep_h ep, ucs_status_t status) {
     if (wire->endpoints_[r] == ep)
       wire->set_broken(static_cast<int>(r),
                        fmt::format("its connection is broken: {}", wire->ucx_.status_string(status)));
-  wire->changed();
+  ++wire->moved_;
+  wire->changed_.notify_all();
 }
 
-bool UcxWire::move(bool all) {
+// ---- Waiting
+
+// Looking once more when something has come costs a system call, which who waits for just that does not want.
+bool UcxWire::progress(bool all) {
   bool any = false;
   while (ucx_.worker_progress(worker_) > 0) {
     any = true;
     if (!all) break;
   }
+  if (any) {
+    ++moved_;
+    changed_.notify_all();
+  }
   return any;
+}
+
+// Sleeps until something may have come. Others' messages count too: `moved_` says whether to look.
+bool UcxWire::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
+  if (ucx_.worker_arm(worker_) != UCS_OK) return true;
+  auto left = std::max<Clock::duration>(until - Clock::now(), Clock::duration::zero());
+  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+  timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  pollfd polls[2] = {{efd_, POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
+  lock.unlock();
+  int ready = ::ppoll(polls, 2, &time, nullptr);
+  lock.lock();
+  return ready > 0;
+}
+
+bool UcxWire::wait(Clock::time_point until, const std::function<bool()>& ready) {
+  waiters_.fetch_add(1);
+  struct Leave {
+    UcxWire& wire;
+    ~Leave() {
+      if (wire.waiters_.fetch_sub(1) == 1) wire.unattended();
+    }
+  } leave{*this};
+  while (true) {
+    uint64_t seen = 0;
+    for (int i = spin_ ? kSpins : 2; i > 0; --i) {
+      {
+        std::lock_guard lock(mutex_);
+        if (progress(false) && leading_) ucx_.worker_signal(worker_);
+        seen = moved_;
+      }
+      if (ready()) return true;
+      if (spin_) __builtin_ia32_pause();
+    }
+    if (Clock::now() >= until) return false;
+    std::unique_lock lock(mutex_);
+    if (moved_ != seen) continue;
+    if (leading_) {
+      changed_.wait_until(lock, until, [&] { return moved_ != seen || !leading_; });
+      continue;
+    }
+    leading_ = true;
+    sleep(lock, until);
+    leading_ = false;
+    changed_.notify_all();
+  }
+}
+
+void UcxWire::wake() {
+  std::lock_guard lock(mutex_);
+  ++moved_;
+  changed_.notify_all();
+  if (leading_) ucx_.worker_signal(worker_);
+}
+
+// Moves messages when nobody waits: what was sent must leave, and peers must be answered, while the rank computes.
+void UcxWire::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (waiters_.load() > 0) {
+      linger_.wait_for(lock, kLinger);
+      continue;
+    }
+    progress();
+    if (sleep(lock, Clock::now() + std::chrono::milliseconds(kGlance)) && waiters_.load() == 0 && !stop_) progress();
+  }
 }
 
 // ---- Ends

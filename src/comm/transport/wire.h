@@ -1,4 +1,4 @@
-// Bytes between processes that need not share a host: what engines (sockets, UCX, Gloo) are wanted for, and no more.
+// Bytes between processes that need not share a host: what engines (UCX, Gloo) are wanted for, and no more.
 //
 // Note [Names of messages]
 // Every message has a name that is used once: its group, sender, channel and number. Its receiver says where the bytes
@@ -46,18 +46,6 @@ struct Pending {
   std::function<void()> when_done = {};  // called by whatever thread moves the last; must be quick
   bool done() const { return left.load(std::memory_order_acquire) == 0; }
 };
-
-/// One of them has been moved; null: nobody waits for it.
-inline void finish(Pending* pending) {
-  if (!pending) return;
-  // Who waits may free it as soon as the count is zero.
-  if (!pending->when_done) {
-    pending->left.fetch_sub(1, std::memory_order_acq_rel);
-    return;
-  }
-  auto then = pending->when_done;
-  if (pending->left.fetch_sub(1, std::memory_order_acq_rel) == 1) then();
-}
 
 struct Mail {
   WireName name;
@@ -127,6 +115,16 @@ class Wire {
   /// A message of a length that was not expected; what is to be said of it has been.
   bool misfits(const WireName& name, size_t length, size_t room, Pending* pending);
   void count_sent(int to) { sent_[static_cast<size_t>(to)].fetch_add(1, std::memory_order_relaxed); }
+  static void finish(Pending* pending) {
+    if (!pending) return;
+    // Who waits may free it as soon as the count is zero.
+    if (!pending->when_done) {
+      pending->left.fetch_sub(1, std::memory_order_acq_rel);
+      return;
+    }
+    auto then = pending->when_done;
+    if (pending->left.fetch_sub(1, std::memory_order_acq_rel) == 1) then();
+  }
   const int rank_;
 
  private:
@@ -161,7 +159,6 @@ class Dropped {
 /// The engines. Each rank publishes what others need to find it in the store, which is a view for this world alone.
 /// DeviceError where this build does not have the engine.
 std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin);
-std::unique_ptr<Wire> make_tcp_wire(int rank, int size, const StorePtr& store, bool spin, const std::string& address);
 std::unique_ptr<Wire> make_gloo_wire(int rank, int size, const StorePtr& store, const std::string& address);
 bool has_ucx();
 bool has_gloo();
