@@ -374,7 +374,10 @@ Worlds make_worlds(const Started& me) {
   try {
     meeting = compare_notes(me, place);
   } catch (...) {
-    if (!file.empty()) leave_meeting(file);
+    try {
+      if (!file.empty()) leave_meeting(file);
+    } catch (const Error&) {  // what is wrong with the meeting matters more
+    }
     throw;
   }
   if (!file.empty()) forget_meeting(file);

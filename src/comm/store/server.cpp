@@ -152,9 +152,11 @@ void Server::expire() {
 // See Note [Oversleeping].
 void Server::look(Clock::time_point now) {
   bool expects = check_silence_ != Clock::time_point::max();
-  // Not at every breath of a busy machine.
+  // Not at every breath of a busy machine: on one that is always late, nobody would ever count as silent.
   auto missed = std::max<Clock::duration>(least_silence_ / 3, std::chrono::milliseconds(100));
-  if (expects && now - last_look_ > missed) awake_since_ = now;
+  auto gap = now - last_look_;
+  if (expects && gap > missed && (gap > least_silence_ || now - forgave_ > 2 * least_silence_))
+    awake_since_ = forgave_ = now;
   last_look_ = now;
 }
 

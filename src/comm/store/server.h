@@ -58,7 +58,7 @@ class Server {
   // been stopped with it. So while peers are expected to speak the server looks at the clock several times in the
   // shortest silence that is allowed; where it missed some of these, all silences begin anew.
   Clock::duration least_silence_ = Clock::duration::max();
-  Clock::time_point last_look_ = Clock::now(), awake_since_ = last_look_;
+  Clock::time_point last_look_ = Clock::now(), awake_since_ = last_look_, forgave_ = {};
   std::array<char, 1 << 18> buffer_;
   std::thread thread_;
 };

@@ -91,11 +91,17 @@ bool CallQueue::cancel(const WorkState& work, const std::function<void()>& wake,
     queue_.erase(mine);
     // The next would take this one's place among the calls of the group, and meet what others give to this one.
     ++cancelling_;
+    struct Done {
+      CallQueue& queue;
+      std::unique_lock<std::mutex>& lock;
+      ~Done() {
+        lock.lock();
+        --queue.cancelling_;
+        queue.changed_.notify_all();
+      }
+    } done{*this, lock};
     lock.unlock();
     cancelled(taken.call);
-    lock.lock();
-    --cancelling_;
-    changed_.notify_all();
     return true;
   }
   if (running_ != &work || !waiting_.load()) return false;

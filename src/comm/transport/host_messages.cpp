@@ -78,6 +78,9 @@ std::exception_ptr HostMessages::misfit(const Incoming& m, const Receive& r) con
   const Piece& to = r.call.out[0];
   std::string text = message_misfit({ranks_[static_cast<size_t>(m.from)], m.letter.call, m.letter.count},
                                     {ranks_[static_cast<size_t>(me_)], header_of(brief(r.call)), to.count});
+  if (text.empty() && m.letter.bytes != bytes_of(to, r.call.dtype))
+    text = fmt::format("rank {} sent {} bytes as a message of {}", ranks_[static_cast<size_t>(m.from)], m.letter.bytes,
+                       bytes_of(to, r.call.dtype));
   return text.empty() ? nullptr : std::make_exception_ptr(MismatchError(text, "recv"));
 }
 

@@ -214,8 +214,13 @@ void HostsGroup::clear_away(const ExchangeContext& context, const Running& runni
     wire.send(ranks()[k], {id_, running.number, world_->rank(), Channel::hello}, &word, 1, sent);
   }
   auto done = [](const Pending& p) { return p.done(); };
-  await([&] { return std::all_of(come.begin(), come.end(), done) && sent.done(); },
-        [&](int k) { return come[static_cast<size_t>(k)].done(); }, false, running);
+  try {
+    await([&] { return std::all_of(come.begin(), come.end(), done) && sent.done(); },
+          [&](int k) { return come[static_cast<size_t>(k)].done(); }, false, running);
+  } catch (...) {
+    break_off(*world_);
+    throw;
+  }
 }
 
 ExchangeContext HostsGroup::context(const Running& running) {
@@ -252,7 +257,12 @@ std::unique_ptr<Exchange> HostsGroup::begin(const ExchangeContext& context, cons
   auto assumed = assume(known);
   if (!assumed) return nullptr;
   auto exchange = make_exchange(context, running.call, *assumed);
-  exchange->begin();
+  try {
+    exchange->begin();
+  } catch (...) {  // others may be writing into its memory already
+    break_off(*world_);
+    throw;
+  }
   return exchange;
 }
 

@@ -99,6 +99,12 @@ void HostsWorld::shake_hands() {
     };
     wire_->wait(deadline, done);
     check();
+    bool heard = std::all_of(pending.begin(), pending.end(), [](const Pending& p) { return p.done(); });
+    if (heard && !sent.done()) {
+      wire_->cut();
+      tutti::fail<ConnectionError>("world", "rank {} hears the others by {}, but what it says does not leave", rank(),
+                                   options_.engine);
+    }
     for (int r = 0; r < size(); ++r)
       if (!pending[static_cast<size_t>(r)].done()) {
         auto broken = wire_->broken(r);
@@ -114,6 +120,7 @@ void HostsWorld::shake_hands() {
 
 HostsWorld::~HostsWorld() {
   if (!left_) leave();
+  if (wire_ && failed()) wire_->cut();
 }
 
 int HostsWorld::ranks_here() const {

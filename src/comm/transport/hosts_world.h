@@ -110,7 +110,6 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   const StorePtr store_, news_;  // for meeting, and for the keeper: one may be cancelled without the other
   const std::string prefix_;
   const HostsOptions options_;
-  std::unique_ptr<Wire> wire_;
   std::atomic<Wire*> to_wake_{nullptr};
   bool left_ = false;
 
@@ -135,7 +134,8 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   bool has_news_ = false, stop_ = false;
   std::set<uint64_t> nudged_;
   std::thread carrier_;
-  std::jthread keeper_;
+  std::unique_ptr<Wire> wire_;  // before what is above: its thread uses that, and messages on their way are there
+  std::jthread keeper_;         // before the wire, which it wakes
 };
 
 }  // namespace tutti::comm
