@@ -22,6 +22,7 @@ std::unique_ptr<Wire> make_gloo_wire(int, int, const StorePtr&, const std::strin
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <signal.h>
 
 #include <condition_variable>
 #include <cstring>
@@ -58,6 +59,27 @@ class GlooStore final : public gloo::rendezvous::Store {
 
  private:
   const StorePtr store_;
+};
+
+/// While it lives, a peer that has closed its connection is an error and no signal, for this thread and those that it
+/// starts: Gloo writes to sockets without saying so.
+class NoPipeSignal {
+ public:
+  NoPipeSignal() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoPipeSignal() {
+    timespec none{};
+    if (!::sigismember(&before_, SIGPIPE)) ::sigtimedwait(&pipe_, nullptr, &none);  // one that came
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoPipeSignal(const NoPipeSignal&) = delete;
+  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
+
+ private:
+  sigset_t pipe_, before_;
 };
 
 struct FrameHeader {
@@ -125,6 +147,7 @@ class GlooWire final : public Wire {
 GlooWire::GlooWire(int rank, int size, const StorePtr& store, const std::string& address)
     : Wire(rank, size), in_(sizeof(FrameHeader) + kFrame), out_(sizeof(FrameHeader) + kFrame) {
   if (size == 1) return;
+  NoPipeSignal guard;  // the device's thread, and ours, keep it
   gloo::transport::tcp::attr attr(address.c_str());
   try {
     device_ = gloo::transport::tcp::CreateDevice(attr);
