@@ -2,7 +2,7 @@
 # of a kind makes and the others of that kind share; they have the same flags.
 #
 # The headers that nearly all tests and examples include are most of what the compiler would read there. Not under
-# sanitizers, and not by other compilers: those builds find the file that lacks an include.
+# sanitizers, and not by other compilers: those builds find the test that lacks an include.
 
 find_program(TUTTI_ENV env)
 mark_as_advanced(TUTTI_ENV)

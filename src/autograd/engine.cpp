@@ -317,10 +317,17 @@ void GraphTask::run_workers() {
       ContextGuard guard(mine);
       work(queue, spin);
     };
-    if (device == mine.device && spin)
+    if (device == mine.device && spin) {
       here = std::move(serve);
-    else
+      continue;
+    }
+    try {
       jobs.push_back(Workers::instance().start(device, std::move(serve)));
+    } catch (...) {  // no more threads to be had: those that are use this pass
+      cancel(std::current_exception());
+      for (auto& job : jobs) job.wait(false);
+      throw;
+    }
   }
   if (here) serve_here(mine.device, here);
   for (auto& job : jobs) job.wait(spin);

@@ -34,7 +34,9 @@ void bind_to(const std::vector<int>& cores) {
 
 Workers& Workers::instance() { return per_process<Workers>(); }
 
-bool Workers::may_spin() const { return busy_.load(std::memory_order_relaxed) < core_count(); }
+bool Workers::may_spin() const {
+  return busy_.load(std::memory_order_relaxed) < core_count() && cpu_devices() <= core_count();
+}
 
 void Workers::Job::wait(bool spin) {
   if (spin && instance().may_spin()) look_for_a_while([&] { return state_->done.load(std::memory_order_relaxed); });

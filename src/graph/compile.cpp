@@ -89,15 +89,19 @@ void append_tensor(std::string& key, const Tensor& x, int64_t batch) {
   if (t->number) key.append(reinterpret_cast<const char*>(t->data()), size_of(t->dtype));
 }
 
-// Which tensors are the same, or share memory.
-void append_sharing(std::string& key, const TensorList& tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i)
-    for (size_t k = 0; k < i; ++k) {
-      if (tensors[i].defined() && tensors[i].is_same(tensors[k]))
-        append(key, std::pair(i, k));
-      else if (tensors[i].shares_storage(tensors[k]))
-        append(key, std::tuple(i, k, tensors[i].storage_offset() - tensors[k].storage_offset()));
-    }
+// Which arguments are the same, or share memory: with each other, or with what is watched. While tracing, an argument
+// that shares memory with a watched tensor cannot be told from it.
+void append_sharing(std::string& key, const TensorList& arguments, const TensorList& watched) {
+  auto compare = [&](size_t i, const Tensor& x, size_t k, const Tensor& y) {
+    if (x.defined() && x.is_same(y))
+      append(key, std::pair(i, k));
+    else if (x.shares_storage(y))
+      append(key, std::tuple(i, k, x.storage_offset() - y.storage_offset()));
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) compare(i, arguments[i], k, arguments[k]);
+    for (size_t k = 0; k < watched.size(); ++k) compare(i, arguments[i], arguments.size() + k, watched[k]);
+  }
 }
 
 std::vector<std::string> facts_of(const Invocation& call) {
@@ -165,13 +169,9 @@ class CompiledFunction {
     append_context(key);
     append_key(key, call.key.data(), call.key.size());
     for (const Tensor& x : call.tensors) append_tensor(key, x, batch);
-    TensorList met = call.tensors;
-    if (options_.watch)
-      for (const Tensor& x : options_.watch()) {
-        append(key, x.impl());
-        met.push_back(x);  // while tracing, an argument that shares its memory cannot be told from it
-      }
-    append_sharing(key, met);
+    TensorList watched = options_.watch ? options_.watch() : TensorList();
+    for (const Tensor& x : watched) append(key, x.impl());
+    append_sharing(key, call.tensors, watched);
     return key;
   }
 
@@ -233,8 +233,9 @@ class CompiledFunction {
     return !differentiable || entry.pure || !entry.backwards.empty();
   }
 
-  // Whether it is the calling rank's first.
-  bool add_entry(const std::string& key, Invocation& call, const Trace& trace, const std::string& why) {
+  // Whether it is the calling rank's first. Another thread may have made the same call meanwhile: its entry serves
+  // both.
+  bool add_entry(const std::string& key, Invocation& call, Trace& trace, const std::string& why) {
     auto entry = trace.entry;
     entry->result = call.result;
     entry->rest = *call.rest;
@@ -242,6 +243,11 @@ class CompiledFunction {
     entry->batch = batch_of(call);
     std::optional<std::string> family = family_of(call, *entry);  // asks watch(), which may use this function: unlocked
     std::lock_guard lock(mutex_);
+    if (auto same = entries_.find(key, [&](const Entry& e) { return holds(e, call); })) {
+      call.result = same->result;
+      trace.entry = same;
+      return false;
+    }
     bool known_form = family && entries_.knows_form(*family, *entry), first = entries_.forms() == 0;
     if (!known_form && entries_.forms() >= options_.limit)
       fail<ValueError>("compile", "'{}' was traced for {} different calls, the limit:\n{}", options_.name,

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "nn/visit.h"
 #include "tutti/autograd.h"
 
 namespace tutti::nn {
@@ -141,6 +140,13 @@ struct Call {
   }
 };
 
+// Visiting a parameter is enough.
+struct CatchUp final : FieldVisitor {
+  void parameter(const std::string&, Parameter&) override {}
+  void buffer(const std::string&, Buffer&) override {}
+  void module(const std::string&, ModuleBase& m) override { m.visit_fields(*this); }
+};
+
 }  // namespace
 
 HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module), given_(inputs) {
@@ -167,7 +173,8 @@ void HookedCall::finish(TensorList& outputs) {
   module_.hooks_->forward.run(module_, inputs_, outputs);
   check_count("register_forward_hook", outputs.size(), count);
   if (call->backward) {
-    detail::walk(*call->backward->module, nothing, nothing, nothing);  // lazy parameters have come since it was copied
+    CatchUp catch_up;  // lazy parameters have come since it was copied
+    call->backward->module->visit_fields(catch_up);
     call->backward->outputs = Places(outputs);
     pass<OutputGradients>(outputs, call->backward->outputs, call->backward);
   }

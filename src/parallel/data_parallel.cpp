@@ -117,10 +117,16 @@ void run_on(const Devices& devices, const std::function<void(size_t)>& body) {
         errors[k] = std::current_exception();
       }
     };
-    if (!here && devices[k] == context().device && serves_itself(context()))
+    if (!here && devices[k] == context().device && serves_itself(context())) {
       here = std::move(serve);
-    else
+      continue;
+    }
+    try {
       jobs.push_back(Workers::instance().start(devices[k], std::move(serve)));
+    } catch (...) {  // no more threads to be had: those that are use what is here
+      for (Workers::Job& job : jobs) job.wait(false);
+      throw;
+    }
   }
   if (here) serve_here(context().device, here);
   for (Workers::Job& job : jobs) job.wait(here != nullptr);

@@ -84,6 +84,11 @@ Nodes::Nodes(NodeOptions options, Signals& signals) : options_(std::move(options
   until(Clock::now() + options_.join_timeout,
         fmt::format("node 0 cannot be reached at {}:{}", options_.address, options_.port), [&] {
           try {
+            // What an earlier try has said of this node is not true any more.
+            if (store_) store_->leave_will(of_node("lost", options_.node), "", "", {});
+          } catch (const Error&) {
+          }
+          try {
             store_ = std::make_unique<TcpStore>(store);
             store_->leave_will(of_node("lost", options_.node), is_lost + "ended before the job did",
                                fmt::format("{}said nothing for {:g} s", is_lost, seconds(options_.node_timeout)),
