@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <latch>
 #include <thread>
 
 #include "tests/support/compare.h"
@@ -49,6 +50,31 @@ void expect_eagers_bits(const F& f) {
 TEST(CompiledThreads, FirstBackwardsComeWhileOthersCall) {
   Tensor w = argument(100).detach();
   expect_eagers_bits([w](const Tensor& x, const Tensor&) { return (x * w).tanh() * x; });
+}
+
+// Both trace, since neither finds an entry; one of the entries serves both.
+TEST(CompiledThreads, CallsThatAreAlikeAreOneGraph) {
+  std::latch both(2);
+  auto compiled = compile(
+      [&](const Tensor& x) {
+        both.arrive_and_wait();
+        return x.sin() * x;
+      },
+      {.limit = 1});
+  std::atomic<int> wrong = 0;
+  auto call = [&](uint64_t seed) {
+    Tensor x = argument(seed), got = compiled(x);
+    got.sum().backward();
+    if (!identical(got, x.sin() * x)) ++wrong;
+  };
+  std::thread other([&] { call(1); });
+  call(2);
+  other.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(compiled.stats().traces, 2);
+  EXPECT_EQ(compiled.stats().forward_graphs, 1) << compiled.explain();
+  call(3);
+  EXPECT_EQ(compiled.stats().traces, 2);
 }
 
 // Such a function runs itself until its backward graph is there, each call with a run of its own behind its node.
