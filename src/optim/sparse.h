@@ -38,7 +38,7 @@ void change_rows(Slot& slot, const Tensor& gradient, F&& f) {
   Tensor indices = g.indices();
   for (int64_t d = 0; d < g.sparse_dim(); ++d) where.emplace_back(indices[d]);
   bool complex = slot.parameter.is_complex();
-  Rows rows{slot.parameter.detach().index(where), complex ? g.values().to(slot.parameter.dtype()) : g.values(), {}};
+  Rows rows{slot.parameter.detach().index(where), g.values(), {}};
   for (Tensor& s : slot.state) fit_state(s, slot.parameter);
   for (const Tensor& s : slot.state) rows.state.push_back(s.defined() ? s.index(where) : s);
   if (rows.gradient.numel() == 0) return;
