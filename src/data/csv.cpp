@@ -113,7 +113,8 @@ size_t Csv::column(std::string_view name) const {
 }
 
 std::string_view Csv::cell(size_t row, size_t column) const {
-  check<IndexError>(row < rows() && column < columns(), "csv", "cell {}, {} of {} by {}", row, column, rows(),
+  check<IndexError>(row < rows() && column < columns(), "csv",
+                    "there is no cell {}, {}: it has {} rows and {} columns, counted from 0", row, column, rows(),
                     columns());
   return cells_[row * columns() + column];
 }
@@ -210,7 +211,11 @@ void Csv::fill(Tensor& out, size_t column, std::optional<double> missing) const 
       int64_t step = out.stride(0);
       for (size_t row = 0; row < rows(); ++row, to += step) {
         std::string_view text = cell(row, column);
-        if (missing && trimmed(text).empty())
+        bool empty = trimmed(text).empty();
+        check<FileError>(missing || !empty, "csv",
+                         "{}: line {}, column {} ('{}') is empty: say what stands for empty cells (missing)",
+                         blob_->name(), lines_[row], column + 1, names_[column]);
+        if (empty)
           *to = instead;
         else
           check<FileError>(parse_number<T>(text, *to), "csv",

@@ -127,12 +127,13 @@ std::vector<std::vector<int64_t>> BatchSampler::batches(uint64_t epoch) const {
 namespace detail {
 
 void check_index(size_t index, size_t size) {
-  check<IndexError>(index < size, "dataset", "sample {} of {}", index, size);
+  check<IndexError>(index < size, "dataset", "there is no sample {}: there are {}, counted from 0", index, size);
 }
 
 void check_subset(std::span<const int64_t> indices, size_t size) {
   for (int64_t index : indices)
-    check<IndexError>(index >= 0 && static_cast<size_t>(index) < size, "subset", "sample {} of {}", index, size);
+    check<IndexError>(index >= 0 && static_cast<size_t>(index) < size, "subset",
+                      "there is no sample {}: there are {}, counted from 0", index, size);
 }
 
 void check_rows(std::span<const Tensor> tensors) {

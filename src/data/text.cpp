@@ -66,10 +66,12 @@ Tensor Vocabulary::encode(std::string_view text) const {
 }
 
 std::string Vocabulary::decode(const Tensor& tokens) const {
+  check<DTypeError>(!tokens.defined() || !(tokens.is_floating() || tokens.is_complex()), "vocabulary",
+                    "tokens are whole numbers, not {}", tokens);
   std::string text;
   for (int64_t token : tokens.to_vector<int64_t>()) {
-    check<IndexError>(token >= 0 && static_cast<size_t>(token) < size(), "vocabulary", "there is no token {} of {}",
-                      token, size());
+    check<IndexError>(token >= 0 && static_cast<size_t>(token) < size(), "vocabulary",
+                      "there is no token {}: there are {}, counted from 0", token, size());
     if (codes_.empty())
       text += static_cast<char>(token);
     else
@@ -81,13 +83,15 @@ std::string Vocabulary::decode(const Tensor& tokens) const {
 SequenceDataset::SequenceDataset(Tensor tokens, int64_t length, int64_t stride)
     : tokens_(std::move(tokens)), length_(length), stride_(stride == 0 ? length : stride) {
   check<ShapeError>(tokens_.dim() == 1, "SequenceDataset", "tokens are a vector, not {}", tokens_);
+  check<DTypeError>(!tokens_.is_floating() && !tokens_.is_complex(), "SequenceDataset",
+                    "tokens are whole numbers, not {}", tokens_);
   check<ValueError>(length_ > 0 && stride_ > 0, "SequenceDataset", "a length of {} and a stride of {}", length, stride);
   int64_t room = tokens_.numel() - length_ - 1;
   size_ = room < 0 ? 0 : static_cast<size_t>(room / stride_ + 1);
 }
 
 std::pair<Tensor, Tensor> SequenceDataset::get(size_t index) const {
-  check<IndexError>(index < size_, "dataset", "sample {} of {}", index, size_);
+  check<IndexError>(index < size_, "dataset", "there is no sample {}: there are {}, counted from 0", index, size_);
   int64_t start = static_cast<int64_t>(index) * stride_;
   return {tokens_.narrow(0, start, length_), tokens_.narrow(0, start + 1, length_)};
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "io/names.h"
 #include "tutti/context.h"
 
 namespace tutti::io {
@@ -59,7 +60,8 @@ bool Checkpoint::load() {
   if (!std::filesystem::exists(path_)) return false;
   const State all = load_state(path_);
   for (auto& part : parts_)
-    check<FileError>(all.has(part.name), "Checkpoint", "{} has no part \"{}\"", path_, part.name);
+    check<FileError>(all.has(part.name), "Checkpoint", "{} has no part \"{}\"; it has {}", path_, part.name,
+                     names_of(all.entries, [](const Entry& e) { return e.name; }));
   for (auto& part : parts_) about(path_, part, [&] { part.load(all[part.name]); });
   return true;
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "io/blob.h"
+#include "io/names.h"
 #include "io/zip.h"
 #include "tutti/io/file.h"
 #include "tutti/ops.h"
@@ -284,7 +285,7 @@ std::vector<std::string> Npz::keys(const std::string& prefix) const {
 
 Tensor Npz::read(const std::string& key) const {
   auto found = members_.find(key);
-  check<FileError>(found != members_.end(), "npz", "{} has no {}", blob_->name(), key);
+  check<FileError>(found != members_.end(), "npz", "{} has no {}; it has {}", blob_->name(), key, names_of(members_));
   const Member& member = found->second;
   std::string where = blob_->name() + ": " + key;
   std::string_view data = blob_->bytes().substr(member.offset, member.stored);

@@ -7,6 +7,7 @@
 
 #include "io/blob.h"
 #include "io/json.h"
+#include "io/names.h"
 #include "tutti/io/file.h"
 #include "tutti/ops.h"
 
@@ -196,7 +197,8 @@ std::vector<std::string> SafeTensors::names() const {
 
 const SafeTensors::Info& SafeTensors::info(const std::string& name) const {
   auto found = infos_.find(name);
-  check<FileError>(found != infos_.end(), kOperation, "{} has no tensor '{}'", blob_->name(), name);
+  check<FileError>(found != infos_.end(), kOperation, "{} has no tensor '{}'; it has {}", blob_->name(), name,
+                   names_of(infos_));
   return found->second;
 }
 

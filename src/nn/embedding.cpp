@@ -27,6 +27,8 @@ EmbeddingBag::EmbeddingBag(int64_t entries, int64_t width, const EmbeddingBagOpt
     : weight(table("EmbeddingBag", entries, width, options.padding_idx)), options(options) {
   check<ValueError>(!options.per_sample_weights.defined(), "EmbeddingBag",
                     "per_sample_weights belong to a batch: they are the third argument of the call");
+  check<ValueError>(!options.sparse || options.mode != BagMode::max, "EmbeddingBag",
+                    "gradients of the mode max are dense: leave sparse out, or sum or average");
 }
 
 Tensor EmbeddingBag::forward(const Tensor& indices, const Tensor& offsets, const Tensor& per_sample_weights) {

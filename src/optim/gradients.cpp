@@ -80,7 +80,14 @@ void average_into(nn::ModuleBase& average, const nn::ModuleBase& module, double 
                         "{} ({}) and {} ({}) are not the same {}", to[i].first, to[i].second, from[i].first,
                         from[i].second, what);
   };
-  Named to = average.named_parameters(), from = module.named_parameters();
+  Named to, from = module.named_parameters();
+  try {
+    to = average.named_parameters();
+  } catch (const ValueError&) {
+    fail<ValueError>("average_into",
+                     "the average was made of a lazy module that had not run, and has no weights: make it (Ema) after "
+                     "the module's first call");
+  }
   Named to_buffers = average.named_buffers(), from_buffers = module.named_buffers();
   compare("parameter", to, from);
   compare("buffer", to_buffers, from_buffers);

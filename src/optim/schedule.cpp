@@ -57,12 +57,14 @@ Schedule step_decay(int64_t size, double gamma) {
   return Schedule([=](int64_t step) { return std::pow(gamma, static_cast<double>(step / size)); });
 }
 Schedule multi_step(std::vector<int64_t> milestones, double gamma) {
+  check<ValueError>(std::ranges::is_sorted(milestones), "multi_step", "milestones must rise from one to the next");
   return Schedule([milestones = std::move(milestones), gamma](int64_t step) {
     return std::pow(gamma,
                     static_cast<double>(std::ranges::count_if(milestones, [&](int64_t m) { return m <= step; })));
   });
 }
 Schedule exponential(double gamma) {
+  check<ValueError>(gamma > 0, "exponential", "the factor of each step must be above 0, not {}", gamma);
   return Schedule([=](int64_t step) { return std::pow(gamma, static_cast<double>(step)); });
 }
 Schedule linear(double start, double end, int64_t steps) {

@@ -175,7 +175,7 @@ TEST(Text, Sequences) {
   EXPECT_EQ(data::SequenceDataset(vocabulary.encode(text), 7).size(), 1u);
   EXPECT_THROW(dataset.get(2), IndexError);
   EXPECT_THROW(data::SequenceDataset(ones({2, 2}), 1), ShapeError);
-  EXPECT_THROW(data::SequenceDataset(ones({2}), 0), ValueError);
+  EXPECT_THROW(data::SequenceDataset(ones({2}, {i64}), 0), ValueError);
 }
 
 TEST(Digits, AreDeterministicAndTellApart) {
@@ -201,6 +201,19 @@ TEST(Digits, AreDeterministicAndTellApart) {
   double right = (distance.argmin(1) == labels.narrow(0, 400, 200)).to(f64).mean().item<double>();
   EXPECT_GT(right, 0.6);
   EXPECT_LT(right, 0.99);
+}
+
+TEST(Text, TokensAreWholeNumbers) {
+  auto letters = data::Vocabulary::characters("abc");
+  EXPECT_THAT(message_of<DTypeError>([&] { letters.decode(tensor({0.5, 1.9})); }), HasSubstr("whole numbers"));
+  EXPECT_THAT(message_of<IndexError>([&] { letters.decode(tensor({3})); }), HasSubstr("no token 3: there are 3"));
+  EXPECT_THROW(data::SequenceDataset(randn({5}), 2), DTypeError);
+}
+
+TEST(Csv, EmptyCellsAreNamedAsSuch) {
+  data::Csv table("a,b\n1,\n", "memory");
+  EXPECT_THAT(message_of<FileError>([&] { table.numbers("b"); }),
+              AllOf(HasSubstr("line 2, column 2 ('b') is empty"), HasSubstr("missing")));
 }
 
 }  // namespace

@@ -181,5 +181,14 @@ TEST(SafeTensors, SaysWhatIsProbablyWrong) {
                              HasSubstr("there is no directory " + (scratch / "none"))));
 }
 
+TEST(SafeTensors, SaysWhatItHas) {
+  Scratch scratch;
+  std::map<std::string, Tensor> many;
+  for (char c = 'a'; c <= 'l'; ++c) many[std::string(1, c)] = ones({1});
+  io::save_safetensors(scratch / "f", many);
+  EXPECT_THAT(message_of<FileError>([&] { SafeTensors(scratch / "f").read("W"); }),
+              HasSubstr("has no tensor 'W'; it has a, b, c, d, e, f, g, h, i, j and 2 more"));
+}
+
 }  // namespace
 }  // namespace tutti

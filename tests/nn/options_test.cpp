@@ -335,5 +335,10 @@ TEST(Options, PrintingMarksWhatIsShared) {
   EXPECT_THAT(to_string(tied), HasSubstr("1: Linear(weight=[2, 3], bias=[2])"));
 }
 
+TEST(Options, BagsOfMaximaHaveDenseGradients) {
+  EXPECT_THAT(message_of<ValueError>([] { EmbeddingBag(10, 4, {.mode = BagMode::max, .sparse = true}); }),
+              HasSubstr("EmbeddingBag: gradients of the mode max are dense"));
+}
+
 }  // namespace
 }  // namespace tutti::test

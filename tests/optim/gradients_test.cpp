@@ -197,5 +197,12 @@ TEST(Ema, RampsItsDecayUnlessToldNotTo) {
   EXPECT_NEAR(plain.module.linear.weight.max().item<double>(), 8.25, 1e-5);
 }
 
+TEST(Ema, OfALazyModuleThatHasNotRunSaysSo) {
+  nn::LazyLinear net(2);
+  Ema ema(net);
+  net(ones({3}));
+  EXPECT_THAT(message_of<ValueError>([&] { ema.update(net); }), HasSubstr("after the module's first call"));
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -302,5 +302,11 @@ TEST(Schedule, PlateausWithLargeThresholdsHaveAFirstMeasure) {
     }
 }
 
+TEST(Schedule, RefusesFactorsAndMilestonesThatCannotBe) {
+  EXPECT_THROW(exponential(-1), ValueError);
+  EXPECT_THROW(multi_step({5, 2}), ValueError);
+  EXPECT_EQ(multi_step({2, 2, 5})(2), multi_step({2, 5})(5));
+}
+
 }  // namespace
 }  // namespace tutti::test
