@@ -1,6 +1,6 @@
 // Modules that are moved between devices while they are trained.
 #include "tests/support/compare.h"
-#include "tests/support/expect_ops.h"
+#include "tests/support/expect.h"
 #include "tutti/nn.h"
 #include "tutti/optim.h"
 
