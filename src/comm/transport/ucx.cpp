@@ -75,7 +75,7 @@ class UcxWire final : public Wire {
   };
 
   // All of these want the mutex.
-  bool progress(bool all = true);
+  bool progress();
   ucp_ep_h endpoint(int to);
   void start_send(int to, std::unique_ptr<Request> request, const void* data, size_t bytes);
   void fetch(const WireName& name, const Posted& posted, void* descriptor, size_t length);
@@ -352,13 +352,9 @@ void UcxWire::on_broken(void* self, ucp_ep_h ep, ucs_status_t status) {
 
 // ---- Waiting
 
-// Looking once more when something has come costs a system call, which who waits for just that does not want.
-bool UcxWire::progress(bool all) {
+bool UcxWire::progress() {
   bool any = false;
-  while (ucx_.worker_progress(worker_) > 0) {
-    any = true;
-    if (!all) break;
-  }
+  while (ucx_.worker_progress(worker_) > 0) any = true;
   if (any) {
     ++moved_;
     changed_.notify_all();
@@ -392,7 +388,7 @@ bool UcxWire::wait(Clock::time_point until, const std::function<bool()>& ready) 
     for (int i = spin_ ? kSpins : 2; i > 0; --i) {
       {
         std::lock_guard lock(mutex_);
-        if (progress(false) && leading_) ucx_.worker_signal(worker_);
+        if (progress() && leading_) ucx_.worker_signal(worker_);
         seen = moved_;
       }
       if (ready()) return true;
