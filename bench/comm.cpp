@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
   auto wants_any = [&](int ranks) {
     for (const char* way : kWays)
       for (int64_t bytes : kSizes)
-        if (options.wants(fmt::format("{}_{}_{}", way, size_name(bytes), ranks))) return true;
+        if (options.wants(fmt::format("{}_{}_{}_gloo", way, size_name(bytes), ranks))) return true;
     return false;
   };
   for (int ranks : {2, 4}) {
@@ -175,14 +175,14 @@ int main(int argc, char** argv) {
         std::string name = fmt::format("{}_{}_{}", kWays[way], size_name(bytes), ranks);
         bool large = bytes >= 64 << 10, threads = way == 2;
         double most = ranks == 4 ? (large ? 0.5 : 1.0) : threads ? (large ? 1.0 / 3 : 1.0) : large ? 0.5 : 1.5;
-        if (!options.wants(name)) continue;
-        report({.name = name,
-                .value = median(ours[way][bytes]) * 1e6,
-                .unit = "us",
-                .peer = "openmpi",
-                .peer_value = median(theirs[bytes]) * 1e6,
-                .want = way == 0 && large ? Want{} : Want{Want::ratio_at_most, most}});
-        if (way > 0)
+        if (options.wants(name))
+          report({.name = name,
+                  .value = median(ours[way][bytes]) * 1e6,
+                  .unit = "us",
+                  .peer = "openmpi",
+                  .peer_value = median(theirs[bytes]) * 1e6,
+                  .want = way == 0 && large ? Want{} : Want{Want::ratio_at_most, most}});
+        if (way > 0 && options.wants(name + "_gloo"))
           report({.name = name + "_gloo",
                   .value = median(ours[way][bytes]) * 1e6,
                   .unit = "us",

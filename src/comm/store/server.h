@@ -56,7 +56,8 @@ class Server {
   // Note [Oversleeping]
   // A process that is stopped (by ^Z, a debugger, a host that sleeps) hears nobody, and those that speak to it may have
   // been stopped with it. So while peers are expected to speak the server looks at the clock several times in the
-  // shortest silence that is allowed; where it missed some of these, all silences begin anew.
+  // shortest silence that is allowed; where it missed some of these, all silences begin anew: always after a gap longer
+  // than that silence, otherwise once in two of them, so that a machine that is always late still finds who is gone.
   Clock::duration least_silence_ = Clock::duration::max();
   Clock::time_point last_look_ = Clock::now(), awake_since_ = last_look_, forgave_ = {};
   std::array<char, 1 << 18> buffer_;

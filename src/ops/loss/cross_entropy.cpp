@@ -6,7 +6,6 @@
 #include <numeric>
 #include <vector>
 
-#include "amp/policy.h"
 #include "base/check.h"
 #include "base/parallel.h"
 #include "ops/loss/loss.h"
@@ -259,9 +258,7 @@ const Operator cross_entropy_op{
 
 Tensor with_probabilities(const Tensor& x, const Tensor& target, const CrossEntropyOptions& o, int64_t dim) {
   check_loss_input(target, kName);
-  auto lowered = [](const Tensor& t) { return amp::casts(AutocastPolicy::full_precision, t); };
-  auto in_f32 = [](const Tensor& t) { return amp::input_for(AutocastPolicy::full_precision, t); };
-  if (lowered(x) || lowered(target)) return with_probabilities(in_f32(x), in_f32(target), o, dim);
+  if (lowered(x, target)) return with_probabilities(in_f32(x), in_f32(target), o, dim);
   int64_t classes = x.size(dim);
   Tensor t = cast(target, x.dtype());
   if (o.label_smoothing > 0) t = t * (1 - o.label_smoothing) + o.label_smoothing / static_cast<double>(classes);

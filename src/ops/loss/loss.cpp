@@ -28,6 +28,9 @@ void check_targets(const int64_t* target, int64_t count, int64_t classes, int64_
                        classes, ignore);
 }
 
+bool lowered(const Tensor& input) { return amp::casts(AutocastPolicy::full_precision, input); }
+Tensor in_f32(const Tensor& x) { return amp::input_for(AutocastPolicy::full_precision, x); }
+
 namespace {
 
 // Both are floating-point, and of one shape: a loss that broadcasts is nearly always a mistake.
@@ -37,13 +40,6 @@ void check_pair(const Tensor& input, const Tensor& target, const char* name) {
   check<ShapeError>(input.sizes() == target.sizes(), name, "the target {} must have the shape of the input {}", target,
                     input);
 }
-
-// Losses need more range and precision than products: they are full_precision, whatever they are made of.
-template <class... T>
-bool lowered(const T&... inputs) {
-  return (amp::casts(AutocastPolicy::full_precision, inputs) || ...);
-}
-Tensor in_f32(const Tensor& x) { return amp::input_for(AutocastPolicy::full_precision, x); }
 
 Tensor zero_like_number(const Tensor& x) { return zeros({}, {.dtype = x.dtype(), .device = x.device()}); }
 

@@ -13,6 +13,14 @@ Tensor reduce_loss(const Tensor& loss, Reduction reduction);
 void check_loss_input(const Tensor& x, const char* name);
 /// Throws an IndexError that names the first target outside of [0, classes) which is not `ignore`.
 void check_targets(const int64_t* target, int64_t count, int64_t classes, int64_t ignore, const char* name);
+/// Whether autocast has given an input less precision than losses need: they are full_precision, whatever they are made
+/// of.
+bool lowered(const Tensor& input);
+template <class... T>
+bool lowered(const Tensor& input, const T&... others) {
+  return lowered(input) || (lowered(others) || ...);
+}
+Tensor in_f32(const Tensor& x);
 
 /// y[i] = exp(x[i] - shift) · scale. f32 or f64.
 TUTTI_ISA_DECLARE(shifted_exp_row, void,
