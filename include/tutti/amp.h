@@ -54,7 +54,8 @@ class GradScaler {
   explicit GradScaler(const ScalerOptions& options = {});
   /// The loss times the scale.
   Tensor scale(const Tensor& loss) const;
-  /// Divides the gradients by the scale, once a step; call it before clipping. step() does it otherwise.
+  /// Divides the gradients by the scale, once a step; call it before clipping. step() does it otherwise. ValueError
+  /// when it was called already since the last update().
   template <class Optimizer>
   void unscale_(Optimizer& optimizer) {
     unscale(&optimizer, optimizer.parameters());

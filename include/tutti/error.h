@@ -2,6 +2,7 @@
 // carries the operation and the rank that met it beside the text.
 #pragma once
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -10,14 +11,29 @@ namespace tutti {
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, std::string operation = {});
+  Error(const Error& other);
+  Error& operator=(const Error&) = delete;
+  ~Error() override;
+  /// The text, and the module that was running.
+  const char* what() const noexcept override;
   /// The operator, collective or function that failed; empty where there is none to name.
   const std::string& operation() const { return operation_; }
   /// The rank that met the error, or -1 outside of a world.
   int rank() const { return rank_; }
+  /// The module whose forward failed, as it is called from the outermost one: "Net.blocks.1.fc (Linear)"; empty outside
+  /// of modules.
+  std::string module() const;
+
+  /// For nn::Module. Known by its address, so that modules around it can say what it is called there.
+  void set_module(const void* module, const std::string& path);
+  const void* module_address() const;
 
  private:
+  struct Place;
   std::string operation_;
   int rank_;
+  // Several threads may have caught the same error (of a future, of a collective): texts that were handed out stay.
+  std::atomic<const Place*> place_{nullptr};
 };
 
 struct ShapeError : Error {

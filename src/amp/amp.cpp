@@ -60,7 +60,13 @@ GradScaler::Seen& GradScaler::unscaled(const void* optimizer, const TensorList& 
 }
 
 void GradScaler::unscale(const void* optimizer, const TensorList& parameters) {
-  if (options_.enabled) unscaled(optimizer, parameters);
+  if (!options_.enabled) return;
+  for (const Seen& s : seen_)
+    check<ValueError>(s.optimizer != optimizer, "GradScaler",
+                      "unscale_ was called {} without update() in between: what has come to the gradients since would "
+                      "stay scaled",
+                      s.stepped ? "after step for one optimizer" : "twice for one optimizer");
+  unscaled(optimizer, parameters);
 }
 
 bool GradScaler::step(const void* optimizer, const TensorList& parameters, const std::function<void()>& run) {

@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// What the error says, without the rank and the operation in front.
+/// What the error says, without the rank and the operation in front and the module behind.
 std::string text_of(const Error& e);
 
 /// Throws an error of e's type and text that names `operation`. To be called where e was caught: what is none of the

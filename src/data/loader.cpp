@@ -124,7 +124,12 @@ BatchSampler batches_of(size_t size, const LoaderOptions& options) {
   Sampler sampler = options.sampler   ? *options.sampler
                     : options.shuffle ? random_sampler(size, options.seed)
                                       : sequential_sampler(size);
-  return {std::move(sampler), options.batch_size, options.drop_last};
+  size_t samples = sampler.size();
+  BatchSampler batches(std::move(sampler), options.batch_size, options.drop_last);
+  check<ValueError>(batches.size() > 0 || samples == 0, "data loader",
+                    "{} samples make no batch of {}, and drop_last leaves out what is smaller: nothing would ever come",
+                    samples, options.batch_size);
+  return batches;
 }
 
 void check_indices(const Order& batches, size_t size) {
@@ -159,6 +164,11 @@ void rethrow_for(const std::vector<int64_t>& indices, size_t batch, uint64_t epo
   for (size_t i = 0; i < std::min(indices.size(), kShown); ++i) list += fmt::format("{}{}", i ? ", " : "", indices[i]);
   if (indices.size() > kShown) list += fmt::format(", ... {} in all", indices.size());
   rethrow_about(fmt::format("batch {} of epoch {} (samples {})", batch, epoch, list));
+}
+
+void no_batch(const std::exception_ptr& error) {
+  if (error) std::rethrow_exception(error);
+  fail<IndexError>("data loader", "there is no batch behind the last");
 }
 
 int64_t hash_of(const Order& order) {

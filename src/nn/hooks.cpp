@@ -71,6 +71,13 @@ TensorList aliases(const TensorList& tensors) {
 void check_count(const char* hook, size_t got, size_t wanted) {
   check<ValueError>(got == wanted, hook, "the hook left {} tensors where there were {}", got, wanted);
 }
+// Gradients have the shapes of what they are gradients of, whatever a hook does to them.
+void check_gradients(const char* hook, const TensorList& before, const TensorList& after) {
+  check_count(hook, after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i)
+    check<ShapeError>(!before[i].defined() || !after[i].defined() || before[i].sizes() == after[i].sizes(), hook,
+                      "the hook made {} of gradient {}, which is {}", after[i], i, before[i]);
+}
 
 struct InputGradients : Function<InputGradients> {
   std::shared_ptr<Backward> call;
@@ -81,8 +88,9 @@ struct InputGradients : Function<InputGradients> {
   }
   TensorList backward(const TensorList& gradients) {
     TensorList all = call->inputs.widen(gradients);
+    const TensorList before = all;
     call->run(all);
-    check_count("register_backward_hook", all.size(), call->inputs.count);
+    check_gradients("register_backward_hook", before, all);
     return call->inputs.narrow(all);
   }
 };
@@ -96,8 +104,9 @@ struct OutputGradients : Function<OutputGradients> {
   }
   TensorList backward(const TensorList& gradients) {
     TensorList all = call->outputs.widen(gradients);
+    const TensorList before = all;
     call->hooks->backward_pre.run(*call->module, all);
-    check_count("register_backward_pre_hook", all.size(), call->outputs.count);
+    check_gradients("register_backward_pre_hook", before, all);
     call->set_grad_outputs(all);
     if (!call->has_inputs) {
       TensorList none(call->inputs.count);

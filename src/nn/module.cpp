@@ -216,6 +216,17 @@ std::string ModuleBase::type_name() const { return short_name(typeid(*this)); }
 
 namespace detail {
 
+void failed_in(const ModuleBase& module, Error& error) noexcept {
+  try {
+    const void* failed = error.module_address();
+    if (!failed) return error.set_module(&module, module.type_name());
+    for (const auto& [path, below] : module.named_modules())
+      if (below == failed && below != &module)
+        return error.set_module(failed, fmt::format("{}.{} ({})", module.type_name(), path, below->type_name()));
+  } catch (...) {  // NOLINT: the error itself is worth more than its place
+  }
+}
+
 void check_declared(const ModuleBase& module, const std::type_info& declared) {
   if (typeid(module) == declared) return;
   check<ValueError>(

@@ -48,6 +48,14 @@ bool of_a_kind(const Parameter& here, const Tensor& there) {
   return !there.is_sparse() && is_differentiable(dtype) && (is_complex(dtype) || !there.is_complex());
 }
 
+// NaN is like NaN here: what was saved twice is the same.
+bool equal_values(const Tensor& a, const Tensor& b) {
+  NoGrad guard;
+  if (a.is_same(b) || a.device().is_meta() || b.device().is_meta()) return true;
+  Tensor there = b.to(a.device());
+  return a.dtype() == b.dtype() && ((a == there) | ((a != a) & (there != there))).all().item<bool>();
+}
+
 void load(Tensor& here, const Tensor& there) { here.copy_(there); }
 // A lazy module gets its shapes from here, and what it was not told.
 void load(Parameter& here, const Tensor& there) {
@@ -68,16 +76,24 @@ void list_entries(std::string& text, const char* what, const std::vector<std::st
 
 StateDict ModuleBase::state_dict() const {
   StateDict state;
+  std::vector<std::string> awaited;
   for_each_entry(*this, [&](const std::string& path, const Tensor& t) {
-    if (t.defined()) state[path] = t.detach();
+    if (t.defined())
+      state[path] = t.detach();
+    else
+      awaited.push_back(path);
   });
+  check<ValueError>(awaited.empty(), "state_dict",
+                    "{} of this {} {} no value yet: lazy modules must run once, or load a state, before theirs is taken",
+                    fmt::join(awaited, ", "), type_name(), awaited.size() == 1 ? "has" : "have");
   return state;
 }
 
 LoadReport ModuleBase::load_state_dict(const StateDict& state, const LoadOptions& options) {
   LoadReport report;
-  std::vector<std::string> misshaped, other_kind;
+  std::vector<std::string> misshaped, other_kind, torn;
   std::set<std::string> known;
+  std::map<TensorImpl*, std::pair<std::string, Tensor>> tied;  // what is to be the value of each tensor here
   for_each_entry(*this, [&](const std::string& path, const auto& t) {
     known.insert(path);
     auto entry = state.find(path);
@@ -88,6 +104,9 @@ LoadReport ModuleBase::load_state_dict(const StateDict& state, const LoadOptions
     else if (!of_a_kind(t, entry->second))
       other_kind.push_back(
           fmt::format("{} (is {} here, {} there)", path, static_cast<const Tensor&>(t), entry->second));
+    else if (auto [same, first] = tied.try_emplace(t.impl(), path, entry->second);
+             t.defined() && !first && !equal_values(same->second.second, entry->second))
+      torn.push_back(fmt::format("{} and {}", same->second.first, path));
   });
   for (const auto& [path, t] : state)
     if (!known.contains(path)) report.unexpected.push_back(path);
@@ -97,6 +116,7 @@ LoadReport ModuleBase::load_state_dict(const StateDict& state, const LoadOptions
   if (options.strict) list_entries(problems, "unexpected", report.unexpected);
   list_entries(problems, "of another shape", misshaped);
   list_entries(problems, "of a dtype or layout that does not fit", other_kind);
+  list_entries(problems, "one tensor here, and of different values there", torn);
   check<ValueError>(problems.empty(), "load_state_dict", "the state does not fit this {}; nothing was loaded{}",
                     type_name(), problems);
 

@@ -282,7 +282,7 @@ TEST(GradScaler, UnscalesBeforeClippingOnce) {
   p.set_grad(tensor({24.0f, 32.0f}));
   scaler.unscale_(sgd);
   EXPECT_NEAR(optim::clip_grad_norm_({p}, 2.5), 5, 1e-6);
-  scaler.unscale_(sgd);  // not a second time
+  EXPECT_THAT(message_of<ValueError>([&] { scaler.unscale_(sgd); }), HasSubstr("unscale_ was called twice"));
   EXPECT_TRUE(scaler.step(sgd));
   EXPECT_TRUE(close(p.detach(), tensor({-1.5, -2.0}), 1e-6));
   EXPECT_THAT(message_of<ValueError>([&] { scaler.step(sgd); }), HasSubstr("twice"));

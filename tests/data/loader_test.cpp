@@ -147,6 +147,8 @@ TEST(DataLoader, GoesOnBehindABatchThatFailed) {
     data::DataLoader loader(Noisy{.bad = 5}, {.batch_size = 4, .workers = workers});
     auto it = loader.begin();
     EXPECT_THROW(++it, data::SampleError);
+    EXPECT_FALSE(it == loader.end());
+    EXPECT_THROW((void)*it, data::SampleError);
     ++it;
     EXPECT_EQ(values(std::get<1>(*it)), (Doubles{8, 9, 10, 11}));
     data::DataLoader resumed(Noisy{.bad = 5}, {.batch_size = 4, .workers = workers});
@@ -158,11 +160,13 @@ TEST(DataLoader, GoesOnBehindABatchThatFailed) {
     EXPECT_FALSE(it == loader.end());
     ++it;
     EXPECT_TRUE(it == loader.end());
+    EXPECT_THROW((void)*it, IndexError);
     EXPECT_EQ(loader.epoch(), 1u);
     // The last one of an epoch.
     data::DataLoader last(Noisy{.count = 6, .bad = 5}, {.batch_size = 4, .workers = workers});
     auto end = last.begin();
     EXPECT_THROW(++end, data::SampleError);
+    EXPECT_FALSE(end == last.end());
     ++end;
     EXPECT_TRUE(end == last.end());
     EXPECT_EQ(last.epoch(), 1u);
@@ -176,6 +180,13 @@ TEST(DataLoader, GoesOnBehindABatchThatFailed) {
     EXPECT_TRUE(only.begin() == only.end());
     EXPECT_EQ(only.epoch(), 1u);
   }
+}
+
+// Nothing would ever come, and a training loop over it would seem to work.
+TEST(DataLoader, RefusesToDropAllThereIs) {
+  EXPECT_THAT(message_of<ValueError>([] { data::DataLoader(Noisy{.count = 3}, {.batch_size = 4, .drop_last = true}); }),
+              HasSubstr("3 samples make no batch of 4"));
+  EXPECT_EQ(data::DataLoader(Noisy{.count = 0}, {.batch_size = 4, .drop_last = true}).size(), 0u);
 }
 
 // Makes whole batches, with random numbers of their own.

@@ -72,6 +72,18 @@ TEST(ModuleHooks, WhatTheyReplaceGoesToTheRightPlace) {
   auto result = wrong(a, Tensor(), c);
   EXPECT_THAT(message_of<ValueError>([&] { std::get<0>(result).sum().backward(); }),
               testing::HasSubstr("left 2 tensors where there were 3"));
+  // So is one that leaves another shape.
+  nn::Linear linear(2, 3);
+  HookHandle after = linear.register_backward_hook(
+      [](nn::ModuleBase&, TensorList& grads, const TensorList&) { grads[0] = ones({5}); });
+  Tensor in = ones({4, 2}).requires_grad_(), out = linear(in).sum();
+  EXPECT_THAT(message_of<ShapeError>([&] { out.backward(); }),
+              testing::StartsWith("register_backward_hook: the hook made f32[5]"));
+  after.remove();
+  linear.register_backward_pre_hook([](nn::ModuleBase&, TensorList& grads) { grads[0] = ones({7}); });
+  out = linear(in).sum();
+  EXPECT_THAT(message_of<ShapeError>([&] { out.backward(); }),
+              testing::StartsWith("register_backward_pre_hook: the hook made f32[7]"));
 }
 
 struct Cache {

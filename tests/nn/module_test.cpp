@@ -242,7 +242,7 @@ TEST(ModuleHooks, ForwardHooksSeeAndChangeTrees) {
   EXPECT_EQ(std::get<0>(twin(in, 3)).item<int>(), 300);
   net.register_forward_hook([](nn::ModuleBase&, const TensorList&, TensorList& out) { out.clear(); });
   EXPECT_EQ(message_of<ValueError>([&] { net(in, 3); }),
-            "register_forward_hook: the hook left 0 tensors where there were 3");
+            "register_forward_hook: the hook left 0 tensors where there were 3\n  in TwoInTwoOut");
 }
 
 TEST(ModuleHooks, BackwardHooksSeeAndChangeGradients) {
@@ -366,6 +366,8 @@ TEST(Linear, ComputesAndLearnsItsShape) {
   nn::LazyLinear lazy(7);
   EXPECT_THAT(message_of<ValueError>([&] { lazy.parameters(); }), HasSubstr("weight has no value yet"));
   EXPECT_EQ(lazy.parameter_count(), 0);
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nn::Sequential(lazy).state_dict(); }),
+              HasSubstr("state_dict: 0.weight, 0.bias of this Sequential have no value yet"));
   EXPECT_EQ(lazy(x).sizes(), (Shape{4, 5, 7}));
   EXPECT_EQ(lazy.weight.sizes(), (Shape{7, 3}));
   nn::LazyLinear other(7);
@@ -412,6 +414,57 @@ TEST(Module, StaysOfNumbersThatCanBeTrained) {
   EXPECT_EQ(block.inner.weight.dtype(), f32);
   block.to(bf16);
   EXPECT_EQ(block.inner.weight.dtype(), bf16);
+}
+
+// An error says which module of which net it was met in.
+TEST(Module, ErrorsNameTheModuleThatFailed) {
+  auto error_of = [](auto&& f) -> std::pair<std::string, std::string> {
+    try {
+      f();
+    } catch (const ShapeError& e) {
+      return {e.module(), e.what()};
+    }
+    return {};
+  };
+  Net net;
+  net.eval();
+  auto [module, what] = error_of([&] { net(zeros({4, 7})); });
+  EXPECT_EQ(module, "Net.first (Linear)");
+  EXPECT_THAT(what, testing::StartsWith("linear: "));
+  EXPECT_THAT(what, testing::EndsWith("\n  in Net.first (Linear)"));
+  net.blocks[1].inner = nn::Linear(5, 3);
+  EXPECT_EQ(error_of([&] { net(zeros({4, 2})); }).first, "Net.blocks.1.inner (Linear)");
+  net.blocks.clear();
+  net.tail[0].get<nn::Linear>() = nn::Linear(5, 3);
+  EXPECT_EQ(error_of([&] { net(zeros({4, 2})); }).first, "Net.tail.0 (Linear)");
+  // Around hooks, and of an error of the module itself.
+  net.register_forward_pre_hook([](nn::ModuleBase&, TensorList& inputs) { inputs[0] = zeros({2, 9}); });
+  EXPECT_EQ(error_of([&] { net(zeros({4, 2})); }).first, "Net.first (Linear)");
+  EXPECT_EQ(error_of([] { nn::Linear(2, 3)(zeros({4})); }).first, "Linear");
+  EXPECT_EQ(error_of([] { zeros({2}) + zeros({3}); }).first, "");
+  // A copy of a child, which the net does not know, is named from where it is known.
+  struct Copying : nn::Module<Copying> {
+    nn::Sequential inner{nn::Linear(2, 3)};
+    TUTTI_FIELDS(inner)
+    Tensor forward(const Tensor& x) { return nn::Sequential(inner)(x); }
+  };
+  EXPECT_EQ(error_of([] { Copying()(zeros({4, 7})); }).first, "Sequential.0 (Linear)");
+}
+
+// Copies of an error know as much as it does, and its text stays where it was read.
+TEST(Module, ErrorsCanBeCopiedAndReadWhileTheyLearnMore) {
+  ShapeError error("linear: no", "linear");
+  const char* before = error.what();
+  int here = 0;
+  error.set_module(&here, "Linear");
+  const char* between = error.what();
+  error.set_module(&here, "Net.fc (Linear)");
+  ShapeError copy = error;
+  EXPECT_STREQ(before, "linear: no");
+  EXPECT_STREQ(between, "linear: no\n  in Linear");
+  EXPECT_STREQ(copy.what(), "linear: no\n  in Net.fc (Linear)");
+  EXPECT_EQ(copy.module_address(), &here);
+  EXPECT_EQ(copy.operation(), "linear");
 }
 
 }  // namespace

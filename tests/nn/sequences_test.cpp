@@ -39,6 +39,14 @@ void agree_recurrent(const std::string& cell, Make make) {
                });
 }
 
+TEST(Recurrent, RefuseWhatDoesNotFitAndSayWhy) {
+  LSTM lstm(2, 3);
+  EXPECT_THAT(message_of<ShapeError>([&] { lstm(zeros({5, 4, 7})); }),
+              testing::StartsWith("lstm: the input f32[5, 4, 7] on cpu:0 must have 2 features in its last dim"));
+  EXPECT_THAT(message_of<ValueError>([&] { lstm(zeros({5, 4, 2}), LstmState{.hidden = zeros({1, 4, 3})}); }),
+              testing::HasSubstr("both hidden and cell, or neither: cell is undefined"));
+}
+
 TEST(Sequences, RecurrentLayersAgreeWithPyTorch) {
   agree_recurrent<RNN>("rnn", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return RNN(i, h, o); });
   agree_recurrent<GRU>("gru", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return GRU(i, h, o); });

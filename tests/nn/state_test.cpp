@@ -83,6 +83,26 @@ TEST(LoadStateDict, WhatIsComplexOrSparseIsListedWithTheRest) {
   EXPECT_TRUE(identical(net.bias.detach(), bias));
 }
 
+// Which of the two would be the weight from then on?
+TEST(LoadStateDict, TiedWeightsMustBeOfOneValue) {
+  struct Tied : nn::Module<Tied> {
+    nn::Linear in{2, 2, {.bias = false}}, out{2, 2, {.bias = false}};
+    TUTTI_FIELDS(in, out)
+    Tied() { out.weight = in.weight; }
+    Tensor forward(const Tensor& x) { return out(in(x)); }
+  } net;
+  nn::StateDict state{{"in.weight", zeros({2, 2})}, {"out.weight", ones({2, 2})}};
+  Tensor before = net.in.weight.detach().clone();
+  EXPECT_THAT(message_of<ValueError>([&] { net.load_state_dict(state); }),
+              HasSubstr("one tensor here, and of different values there: in.weight and out.weight"));
+  EXPECT_TRUE(identical(net.in.weight.detach(), before));
+  state["out.weight"] = zeros({2, 2});
+  net.load_state_dict(state);
+  EXPECT_TRUE(identical(net.out.weight.detach(), zeros({2, 2})));
+  Tensor nan = full({2, 2}, std::nan(""));
+  net.load_state_dict({{"in.weight", nan}, {"out.weight", nan.clone()}});
+}
+
 TEST(StateDict, IsTheModulesOwnUnlessCopied) {
   nn::Linear net(1, 1);
   nn::StateDict live = net.state_dict(), kept = tree::map(live, [](const Tensor& t) { return t.clone(); });

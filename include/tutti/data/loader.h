@@ -90,6 +90,8 @@ void check_indices(const Order& batches, size_t size);
 /// Inside a catch block: throws a SampleError that names the sample, or the batch.
 [[noreturn]] void rethrow_for(int64_t index, size_t batch, uint64_t epoch);
 [[noreturn]] void rethrow_for(const std::vector<int64_t>& indices, size_t batch, uint64_t epoch);
+/// An iterator that has no batch was asked for it.
+[[noreturn]] void no_batch(const std::exception_ptr& error);
 /// What decides whether two loaders would go on with the same data.
 struct Identity {
   size_t samples;
@@ -141,23 +143,35 @@ class DataLoader {
     using difference_type = std::ptrdiff_t;
     using reference = Batch&;
     using pointer = Batch*;
-    Batch& operator*() const { return *batch_; }
-    Batch* operator->() const { return batch_.get(); }
+    /// Of a batch that could not be made: throws once more what ++ threw.
+    Batch& operator*() const {
+      if (!batch_) detail::no_batch(error_);
+      return *batch_;
+    }
+    Batch* operator->() const { return &**this; }
+    /// Throws what making the batch threw. The iterator is then at that batch, and the next step goes on behind it.
     Iterator& operator++() {
-      batch_.reset();      // its memory can serve the batches to come
-      ++position_->batch;  // one that cannot be made counts too: the next step goes on behind it
-      batch_ = std::static_pointer_cast<Batch>(prefetcher_->next());
+      batch_.reset();  // its memory can serve the batches to come
+      error_ = nullptr;
+      ++position_->batch;
+      try {
+        batch_ = std::static_pointer_cast<Batch>(prefetcher_->next());
+      } catch (...) {
+        error_ = std::current_exception();
+        throw;
+      }
       if (!batch_) *position_ = {position_->epoch + 1, 0, false};
       return *this;
     }
     void operator++(int) { ++*this; }
-    friend bool operator==(const Iterator& it, std::default_sentinel_t) { return !it.batch_; }
+    friend bool operator==(const Iterator& it, std::default_sentinel_t) { return !it.batch_ && !it.error_; }
 
    private:
     friend DataLoader;
     std::shared_ptr<detail::Prefetcher> prefetcher_;
     std::shared_ptr<detail::Position> position_;
     std::shared_ptr<Batch> batch_;
+    std::exception_ptr error_;  // of the batch where this is
   };
 
   /// Starts a pass: the next epoch, or the rest of the one that load_state named. A pass may be left at any time. If

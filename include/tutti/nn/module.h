@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/error.h"
 #include "tutti/operator.h"
 #include "tutti/tree.h"
 
@@ -297,6 +298,8 @@ void visit_field(FieldVisitor& visitor, const std::string& name, T& field) {
   }
 }
 
+/// Writes into the error where it happened: in this module, or in the one below it that it came from.
+void failed_in(const ModuleBase& module, Error& error) noexcept;
 /// Throws when the object is of another type than the one that is a Module<> of itself, or has members that are not
 /// named.
 void check_declared(const ModuleBase& module, const std::type_info& declared);
@@ -313,13 +316,18 @@ concept AnonymousFields = requires { requires T::anonymous_fields; };
 template <class Derived>
 class Module : public ModuleBase {
  public:
-  /// Runs forward with the hooks around it.
+  /// Runs forward with the hooks around it. An Error on its way out learns which module it was: Error::module().
   template <class... Args>
   auto operator()(Args&&... args) {
     check_type();
     auto& self = static_cast<Derived&>(*this);
-    if (!has_hooks()) return self.forward(std::forward<Args>(args)...);
-    return hooked(self, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+    try {
+      if (!has_hooks()) return self.forward(std::forward<Args>(args)...);
+      return hooked(self, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+    } catch (Error& error) {
+      detail::failed_in(*this, error);
+      throw;
+    }
   }
 
   /// A module with tensors of its own.

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/check.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "ops/conv/problem.h"
@@ -363,7 +364,7 @@ class Bound {
 
 }  // namespace
 
-bool run_onednn(const Problem& p, const Operands& o) {
+static bool run(const Problem& p, const Operands& o) {
   int share = thread_share();
   Threads threads(share);
   auto r = prepared(p, o, share);
@@ -382,6 +383,16 @@ bool run_onednn(const Problem& p, const Operands& o) {
   w.finish();
   y.finish();
   return true;
+}
+
+bool run_onednn(const Problem& p, const Operands& o) {
+  try {
+    return run(p, o);
+  } catch (const dnnl::error& e) {
+    const char* operation = "convolution";
+    check<MemoryError>(e.status != dnnl_out_of_memory, operation, "oneDNN has no memory for it: {}", e.what());
+    fail<InternalError>(operation, "oneDNN failed with status {}: {}", static_cast<int>(e.status), e.what());
+  }
 }
 
 }  // namespace tutti::convolution

@@ -44,6 +44,9 @@ void Stack::check_weights(const RnnWeights& w, int64_t inputs, size_t number) co
     check<ShapeError>(t->dim() == 2, name, "w_ih and w_hh must be matrices: {} of weight {} is not", *t, number);
   }
   int64_t gates = recurrent::gates_of(cell), rows = w.w_ih.size(0);
+  check<ShapeError>(number > 0 || w.w_ih.size(1) == inputs, name,
+                    "the input {} must have {} features in its last dim, as the weights w_ih {} do", x, w.w_ih.size(1),
+                    w.w_ih);
   check<ShapeError>(rows % gates == 0 && w.w_ih.size(1) == inputs, name,
                     "w_ih {} of weight {} must be [{}·H, {}] for its input", w.w_ih, number, gates, inputs);
   int64_t units = rows / gates, back = w.w_hr.defined() ? w.w_hr.size(0) : units;
@@ -219,6 +222,9 @@ RnnResult gru(const Tensor& x, const Tensor& hidden, const std::vector<RnnWeight
 
 LstmResult lstm(const Tensor& x, const LstmState& state, const std::vector<RnnWeights>& weights,
                 const RnnOptions& options) {
+  check<ValueError>(state.hidden.defined() == state.cell.defined(), "lstm",
+                    "an initial state has both hidden and cell, or neither: {} is undefined",
+                    state.cell.defined() ? "hidden" : "cell");
   return run_autocast(Cell::lstm, x, state.hidden, state.cell, weights, options);
 }
 
