@@ -130,6 +130,11 @@ AttendResult MultiheadAttention::with_weights(const Tensor& query, const Tensor&
 
 AttendResult MultiheadAttention::run(const Tensor& query, const Tensor& key, const Tensor& value,
                                      const AttendOptions& o, bool need_weights) {
+  check<ValueError>(query.defined() && key.defined() && value.defined(), "MultiheadAttention",
+                    "the {} are undefined: they were never given a value",
+                    !query.defined() ? "queries"
+                    : !key.defined() ? "keys"
+                                     : "values");
   if (query.dim() == 2) {
     AttendOptions batched = o;
     if (o.key_padding.defined()) batched.key_padding = o.key_padding.unsqueeze(0);

@@ -97,12 +97,16 @@ Tensor sparse_(Tensor t, double sparsity, double std) {
   return t;
 }
 
-Fan fan(const Tensor& weight) {
-  check<ShapeError>(weight.dim() >= 2, "fan", "takes a weight of 2 dims or more, not {}", weight);
+namespace {
+Fan fan_for(const char* name, const Tensor& weight) {
+  check<ValueError>(weight.defined(), name, "the tensor is undefined: it was never given a value");
+  check<ShapeError>(weight.dim() >= 2, name, "takes a weight of 2 dims or more, not {}", weight);
   int64_t kernel = 1;
   for (int64_t d = 2; d < weight.dim(); ++d) kernel *= weight.size(d);
   return {weight.size(1) * kernel, weight.size(0) * kernel};
 }
+}  // namespace
+Fan fan(const Tensor& weight) { return fan_for("fan", weight); }
 
 double gain(const std::string& nonlinearity, double slope) {
   if (nonlinearity == "linear" || nonlinearity == "sigmoid") return 1;
@@ -114,28 +118,28 @@ double gain(const std::string& nonlinearity, double slope) {
 }
 
 Tensor xavier_uniform_(Tensor t, double gain) {
-  Fan f = fan(t);
+  Fan f = fan_for("xavier_uniform_", t);
   double bound = gain * std::sqrt(6.0 / static_cast<double>(f.in + f.out));
   return uniform_(std::move(t), -bound, bound);
 }
 Tensor xavier_normal_(Tensor t, double gain) {
-  Fan f = fan(t);
+  Fan f = fan_for("xavier_normal_", t);
   return normal_(std::move(t), 0, gain * std::sqrt(2.0 / static_cast<double>(f.in + f.out)));
 }
 
 namespace {
-double kaiming_std(const Tensor& t, double slope, FanMode mode, const std::string& nonlinearity) {
-  Fan f = fan(t);
+double kaiming_std(const char* name, const Tensor& t, double slope, FanMode mode, const std::string& nonlinearity) {
+  Fan f = fan_for(name, t);
   return gain(nonlinearity, slope) /
          std::sqrt(static_cast<double>(std::max<int64_t>(1, mode == FanMode::in ? f.in : f.out)));
 }
 }  // namespace
 Tensor kaiming_uniform_(Tensor t, double slope, FanMode mode, const std::string& nonlinearity) {
-  double bound = std::sqrt(3.0) * kaiming_std(t, slope, mode, nonlinearity);
+  double bound = std::sqrt(3.0) * kaiming_std("kaiming_uniform_", t, slope, mode, nonlinearity);
   return uniform_(std::move(t), -bound, bound);
 }
 Tensor kaiming_normal_(Tensor t, double slope, FanMode mode, const std::string& nonlinearity) {
-  double std = kaiming_std(t, slope, mode, nonlinearity);
+  double std = kaiming_std("kaiming_normal_", t, slope, mode, nonlinearity);
   return normal_(std::move(t), 0, std);
 }
 

@@ -58,6 +58,7 @@ Tensor run_with(const StatisticsSource& source, const Tensor& x, const Tensor& w
 }  // namespace
 
 void check_dims(const char* layer, const Tensor& x, int64_t least, int64_t most) {
+  check<ValueError>(x.defined(), layer, "the input is undefined: it was never given a value");
   check<ShapeError>(x.dim() >= least && x.dim() <= most, layer, "this layer takes tensors of {}{} dims, not {}", least,
                     most > least ? fmt::format(" to {}", most) : "", x);
 }

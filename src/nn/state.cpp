@@ -83,9 +83,10 @@ StateDict ModuleBase::state_dict() const {
     else
       awaited.push_back(path);
   });
-  check<ValueError>(awaited.empty(), "state_dict",
-                    "{} of this {} {} no value yet: lazy modules must run once, or load a state, before theirs is taken",
-                    fmt::join(awaited, ", "), type_name(), awaited.size() == 1 ? "has" : "have");
+  check<ValueError>(
+      awaited.empty(), "state_dict",
+      "{} of this {} {} no value yet: lazy modules must run once, or load a state, before theirs is taken",
+      fmt::join(awaited, ", "), type_name(), awaited.size() == 1 ? "has" : "have");
   return state;
 }
 

@@ -118,59 +118,59 @@ void run_fused(const char* optimizer, Kernels<Rule> kernels, std::vector<Slot*>&
   }
 }
 
-void check_range(const char* optimizer, const char* what, double value, double low, double high) {
-  check<ValueError>(value >= low && value <= high, optimizer, "{} must be between {} and {}, not {}", what, low, high,
-                    value);
-}
 constexpr double kAny = std::numeric_limits<double>::infinity();
 constexpr double kBelowOne = 1 - 1e-16;
+void check_range(const char* optimizer, const char* what, double value, double high) {
+  const char* range = high == kAny ? "at least 0" : high < 1 ? "at least 0 and below 1" : "from 0 to 1";
+  check<ValueError>(value >= 0 && value <= high, optimizer, "{} must be {}, not {}", what, range, value);
+}
 
 template <class O>
 void check_adam(const char* name, const O& o) {
-  check_range(name, "lr", o.lr, 0, kAny);
-  check_range(name, "beta1", o.beta1, 0, kBelowOne);
-  check_range(name, "beta2", o.beta2, 0, kBelowOne);
-  check_range(name, "eps", o.eps, 0, kAny);
+  check_range(name, "lr", o.lr, kAny);
+  check_range(name, "beta1", o.beta1, kBelowOne);
+  check_range(name, "beta2", o.beta2, kBelowOne);
+  check_range(name, "eps", o.eps, kAny);
 }
 
 }  // namespace
 
 void SGDOptions::check() const {
-  check_range("SGD", "lr", lr, 0, kAny);
-  check_range("SGD", "momentum", momentum, 0, kAny);
-  check_range("SGD", "dampening", dampening, 0, 1);
-  check_range("SGD", "weight_decay", weight_decay, 0, kAny);
+  check_range("SGD", "lr", lr, kAny);
+  check_range("SGD", "momentum", momentum, kAny);
+  check_range("SGD", "dampening", dampening, 1);
+  check_range("SGD", "weight_decay", weight_decay, kAny);
   tutti::check<ValueError>(!nesterov || (momentum > 0 && dampening == 0), "SGD",
                            "nesterov needs a momentum and no dampening, not {} and {}", momentum, dampening);
 }
 void AdamOptions::check() const {
   check_adam("Adam", *this);
-  check_range("Adam", "weight_decay", weight_decay, 0, kAny);
+  check_range("Adam", "weight_decay", weight_decay, kAny);
 }
 void AdamWOptions::check() const {
   check_adam("AdamW", *this);
-  check_range("AdamW", "weight_decay", weight_decay, 0, kAny);
+  check_range("AdamW", "weight_decay", weight_decay, kAny);
 }
 void SparseAdamOptions::check() const { check_adam("SparseAdam", *this); }
 void AdagradOptions::check() const {
-  check_range("Adagrad", "lr", lr, 0, kAny);
-  check_range("Adagrad", "lr_decay", lr_decay, 0, kAny);
-  check_range("Adagrad", "weight_decay", weight_decay, 0, kAny);
-  check_range("Adagrad", "initial", initial, 0, kAny);
-  check_range("Adagrad", "eps", eps, 0, kAny);
+  check_range("Adagrad", "lr", lr, kAny);
+  check_range("Adagrad", "lr_decay", lr_decay, kAny);
+  check_range("Adagrad", "weight_decay", weight_decay, kAny);
+  check_range("Adagrad", "initial", initial, kAny);
+  check_range("Adagrad", "eps", eps, kAny);
 }
 void RMSpropOptions::check() const {
-  check_range("RMSprop", "lr", lr, 0, kAny);
-  check_range("RMSprop", "alpha", alpha, 0, 1);
-  check_range("RMSprop", "eps", eps, 0, kAny);
-  check_range("RMSprop", "momentum", momentum, 0, kAny);
-  check_range("RMSprop", "weight_decay", weight_decay, 0, kAny);
+  check_range("RMSprop", "lr", lr, kAny);
+  check_range("RMSprop", "alpha", alpha, 1);
+  check_range("RMSprop", "eps", eps, kAny);
+  check_range("RMSprop", "momentum", momentum, kAny);
+  check_range("RMSprop", "weight_decay", weight_decay, kAny);
 }
 void LionOptions::check() const {
-  check_range("Lion", "lr", lr, 0, kAny);
-  check_range("Lion", "beta1", beta1, 0, kBelowOne);
-  check_range("Lion", "beta2", beta2, 0, kBelowOne);
-  check_range("Lion", "weight_decay", weight_decay, 0, kAny);
+  check_range("Lion", "lr", lr, kAny);
+  check_range("Lion", "beta1", beta1, kBelowOne);
+  check_range("Lion", "beta2", beta2, kBelowOne);
+  check_range("Lion", "weight_decay", weight_decay, kAny);
 }
 
 void SGD::check_gradient(size_t group, const Tensor& parameter, const Tensor& gradient) {

@@ -48,7 +48,8 @@ class SafeTensors {
   /// A copy of rows first ... first + count - 1 of the first dim; the rest of the file is not touched.
   Tensor read_rows(const std::string& name, int64_t first, int64_t count) const;
   /// The file's own bytes as a tensor, without a copy; it keeps the mapping alive. Writing to it changes no file,
-  /// but what this object gives of that tensor later. While it lives the file may be replaced (write_atomically, rename) but must not be cut short in place.
+  /// but what this object gives of that tensor later. While it lives the file may be replaced (write_atomically,
+  /// rename) but must not be cut short in place.
   Tensor map(const std::string& name) const;
 
  private:

@@ -3,6 +3,7 @@
 
 #include "amp/policy.h"
 #include "base/check.h"
+#include "base/named.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
 #include "tutti/context.h"
@@ -170,7 +171,7 @@ Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double
   check_loss_input(x1, name);
   check_loss_input(x2, name);
   if (lowered(x1, x2)) return cosine_similarity(in_f32(x1), in_f32(x2), dim, epsilon);
-  int64_t dims = static_cast<int64_t>(broadcast_shapes(x1.sizes(), x2.sizes()).size());
+  int64_t dims = named(name, [&] { return static_cast<int64_t>(broadcast_shapes(x1.sizes(), x2.sizes()).size()); });
   int64_t d = wrap_dim(dim, dims, name) - dims;  // from the end, where broadcasting lines dims up
   auto aligned = [&](const Tensor& x) {
     return x.dim() >= -d ? x : expand(x, broadcast_shapes(x.sizes(), Shape(static_cast<size_t>(-d), 1)));
@@ -237,10 +238,12 @@ Tensor pairwise_distance(const Tensor& x1, const Tensor& x2, double p, double ep
 
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletOptions& options) {
-  Tensor near = pairwise_distance(anchor, positive, options.p, options.epsilon);
-  Tensor far = pairwise_distance(anchor, negative, options.p, options.epsilon);
-  if (options.swap) far = minimum(far, pairwise_distance(positive, negative, options.p, options.epsilon));
-  return reduce_loss(relu(near - far + options.margin), options.reduction);
+  return named("triplet_margin_loss", [&] {
+    Tensor near = pairwise_distance(anchor, positive, options.p, options.epsilon);
+    Tensor far = pairwise_distance(anchor, negative, options.p, options.epsilon);
+    if (options.swap) far = minimum(far, pairwise_distance(positive, negative, options.p, options.epsilon));
+    return reduce_loss(relu(near - far + options.margin), options.reduction);
+  });
 }
 
 }  // namespace tutti
