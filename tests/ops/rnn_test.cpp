@@ -265,7 +265,9 @@ TEST(Rnn, RefusesWhatItCannotTake) {
   EXPECT_THAT(text(ValueError(""), k.x, {}, {k.w}, {.layers = 2}), HasSubstr("need 2 weights, not 1"));
   EXPECT_THAT(text(ShapeError(""), zeros({4, 2, 7}, {f64}), {}, {k.w}), HasSubstr("w_ih"));
   EXPECT_THAT(text(ShapeError(""), zeros({4}, {f64}), {}, {k.w}), HasSubstr("[T, B, I]"));
-  EXPECT_THAT(text(ShapeError(""), k.x, {zeros({1, 2, 4}, {f64}), {}}, {k.w}), HasSubstr("[1, 2, 5]"));
+  EXPECT_THAT(text(ShapeError(""), k.x, {zeros({1, 2, 4}, {f64}), zeros({1, 2, 5}, {f64})}, {k.w}),
+              HasSubstr("[1, 2, 5]"));
+  EXPECT_THAT(text(ValueError(""), k.x, {{}, zeros({1, 2, 5}, {f64})}, {k.w}), HasSubstr("hidden is undefined"));
   EXPECT_THAT(text(DTypeError(""), zeros({4, 2, 3}), {}, {k.w}), HasSubstr("dtype"));
   EXPECT_THAT(text(ValueError(""), k.x, {}, {k.w}, {.lengths = tensor({1, 5})}), HasSubstr("length 5 of sequence 1"));
   EXPECT_THAT(text(ShapeError(""), k.x, {}, {k.w}, {.lengths = tensor({1})}), HasSubstr("one for each sequence"));
