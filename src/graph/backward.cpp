@@ -42,6 +42,21 @@ void append_form(std::string& key, const Tensor& t) {
              : "-";
 }
 
+// Which of them are one tensor (=), or share memory (~): the graph of such a pass says nothing of others.
+void append_sharing(std::string& key, const TensorList& tensors) {
+  std::unordered_map<const Storage*, std::vector<size_t>> all;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Storage* memory = tensors[i].defined() ? versioned_storage(impl(tensors[i])) : nullptr;
+    if (!memory) continue;
+    auto& others = all[memory];
+    auto same = std::find_if(others.begin(), others.end(),
+                             [&](size_t k) { return graph::type_of(tensors[k]) == graph::type_of(tensors[i]); });
+    if (!others.empty())
+      key += same == others.end() ? fmt::format(" {}~{}", i, others[0]) : fmt::format(" {}={}", i, *same);
+    others.push_back(i);
+  }
+}
+
 Pass describe_pass(const Ref<Node>& root) {
   Pass pass;
   pass.nodes = reachable(root);
@@ -128,6 +143,7 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   check_replacement("CompiledBackward", arguments[0], root);
   arguments.insert(arguments.end(), pass.kept.begin(), pass.kept.end());
   append_form(pass.key, arguments[0]);
+  append_sharing(pass.key, arguments);
   pass.key += fmt::format(" {} {}", edge.output, static_cast<const void*>(context().sink));
 
   if (auto captured = state_->find(pass.key, arguments)) {

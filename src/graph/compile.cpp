@@ -6,6 +6,7 @@
 #include "graph/contract.h"
 #include "graph/entries.h"
 #include "graph/function.h"
+#include "graph/keys.h"
 #include "graph/leave.h"
 #include "graph/symbolic.h"
 
@@ -16,111 +17,11 @@ using graph::CallState;
 using graph::CompiledNode;
 using graph::CompiledStats;
 using graph::Entry;
+using graph::Graph;
 using graph::Input;
 using graph::Origin;
 using graph::Result;
 using graph::Trace;
-
-void append_key(std::string& key, const void* bytes, size_t count) {
-  key.append(static_cast<const char*>(static_cast<const void*>(&count)), sizeof count);
-  key.append(static_cast<const char*>(bytes), count);
-}
-
-namespace {
-
-template <class T>
-void append(std::string& key, const T& value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-void append_shape(std::string& key, const Shape& s) {
-  append(key, static_cast<uint32_t>(s.size()));
-  key.append(reinterpret_cast<const char*>(s.data()), s.size() * sizeof(int64_t));
-}
-
-bool readable(const TensorImpl* t) {
-  if (!t->storage || t->device.is_meta()) return true;
-  return t->numel == 0 ||
-         static_cast<size_t>(t->offset + span_elements(t->sizes, t->strides)) * size_of(t->dtype) <= t->storage->bytes;
-}
-
-// All that is current and that a trace depends on.
-void append_context(std::string& key) {
-  const Context& c = context();
-  append(key, c.modes & ~uint32_t{kTraceMode});
-  append(key, c.rank);
-  append(key, c.world_size);
-  append(key, c.device.kind);
-  append(key, c.device.index);
-  append(key, c.default_dtype);
-  append(key, c.autocast_dtype);
-  append(key, c.sink);
-  append(key, c.world.get());
-}
-
-// The first dim of the first argument that has one.
-int64_t batch_of(const Invocation& call) {
-  for (const Tensor& x : call.tensors)
-    if (x.defined() && !x.is_number() && x.dim() > 0) return x.size(0);
-  return -1;
-}
-
-// With a `batch` (-1: none), rows of that number are any number of rows.
-void append_tensor(std::string& key, const Tensor& x, int64_t batch) {
-  if (!x.defined()) {
-    key += 'u';
-    return;
-  }
-  const TensorImpl* t = impl(x);
-  append(key, t->dtype);
-  append(key, t->layout);
-  append(key, t->device.kind);
-  append(key, t->device.index);
-  bool facts[] = {x.requires_grad(), x.is_leaf(), t->number, t->inference, readable(t), t->base.defined()};
-  append(key, facts);
-  bool rows = batch >= 0 && t->layout == Layout::strided && !t->sizes.empty() && t->sizes[0] == batch &&
-              t->strides == contiguous_strides(t->sizes);
-  if (rows) {
-    key += 'n';
-    append_shape(key, Shape(std::span(t->sizes.begin() + 1, t->sizes.end())));
-    return;
-  }
-  append_shape(key, t->sizes);
-  append_shape(key, t->strides);
-  if (t->number) key.append(reinterpret_cast<const char*>(t->data()), size_of(t->dtype));
-}
-
-// Which arguments are the same, or share memory: with each other, or with what is watched. While tracing, an argument
-// that shares memory with a watched tensor cannot be told from it.
-void append_sharing(std::string& key, const TensorList& arguments, const TensorList& watched) {
-  auto compare = [&](size_t i, const Tensor& x, size_t k, const Tensor& y) {
-    if (x.defined() && x.is_same(y))
-      append(key, std::pair(i, k));
-    else if (x.shares_storage(y))
-      append(key, std::tuple(i, k, x.storage_offset() - y.storage_offset()));
-  };
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    for (size_t k = 0; k < i; ++k) compare(i, arguments[i], k, arguments[k]);
-    for (size_t k = 0; k < watched.size(); ++k) compare(i, arguments[i], arguments.size() + k, watched[k]);
-  }
-}
-
-std::vector<std::string> facts_of(const Invocation& call) {
-  std::vector<std::string> facts;
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
-    const Tensor& x = call.tensors[i];
-    facts.push_back(fmt::format("argument {}: {}{}{}", i, x.defined() ? describe(x) : "undefined",
-                                x.defined() && x.layout() == Layout::strided && !x.is_contiguous()
-                                    ? fmt::format(" strides {}", x.strides())
-                                    : "",
-                                x.defined() && x.requires_grad() ? ", requires a gradient" : ""));
-  }
-  facts.push_back(fmt::format("modes: gradients {}, autocast {}, inference {}", grad_enabled() ? "on" : "off",
-                              context().modes & kAutocastMode ? "on" : "off",
-                              context().modes & kInferenceMode ? "on" : "off"));
-  return facts;
-}
-
-}  // namespace
 
 class CompiledFunction {
  public:
@@ -144,7 +45,7 @@ class CompiledFunction {
     std::shared_ptr<Entry> entry = find(key, call);
     std::string why;
     if (!entry && options_.dynamic_batch) entry = fit(key, call, why);
-    bool replays = entry && entry->live.empty() && ready(*entry);
+    bool replays = entry && entry->live.empty() && ready(*entry, call);
     TensorList results = replays ? replay(entry, call) : trace(entry, key, call, why);
     leave();
     return results;
@@ -170,13 +71,19 @@ class CompiledFunction {
     append_key(key, call.key.data(), call.key.size());
     for (const Tensor& x : call.tensors) append_tensor(key, x, batch);
     TensorList watched = options_.watch ? options_.watch() : TensorList();
-    for (const Tensor& x : watched) append(key, x.impl());
+    for (const Tensor& x : watched) {
+      const TensorImpl* object = x.impl();
+      key.append(reinterpret_cast<const char*>(&object), sizeof object);
+    }
     append_sharing(key, call.tensors, watched);
     return key;
   }
 
   // Guards that are known only once the function has run: what it captured, and which gradients it looked at.
   static bool holds(const Entry& entry, const Invocation& call) {
+    for (const auto& c : entry.captured_facts)
+      for (const Tensor& x : call.tensors)
+        if (x.defined() && x.shares_storage(c.tensor)) return false;
     auto traced = entry.traced();
     for (const Input& in : traced->inputs) {
       if (in.origin != Origin::captured) continue;
@@ -195,7 +102,24 @@ class CompiledFunction {
 
   std::shared_ptr<Entry> find(const std::string& key, const Invocation& call) {
     std::lock_guard lock(mutex_);
-    return entries_.find(key, [&](const Entry& entry) { return holds(entry, call); });
+    forget_lost();
+    return entries_.find(key, [&](Entry& entry) { return holds(entry, call) && entry.given.fits(call.tensors); });
+  }
+
+  // Of tensors that wait for a second trace: see Note [Arguments that are captured].
+  void forget_lost() {
+    std::erase_if(waiting_, [](auto& waiting) {
+      auto entry = waiting.lock();
+      if (!entry) return true;
+      entry->given.forget_lost();
+      std::lock_guard lock(entry->mutex);
+      bool all = entry->given.any();
+      for (const auto& b : entry->backwards) {
+        b->given.forget_lost();
+        all = all && b->given.any();
+      }
+      return all;
+    });
   }
 
   // The entry for a batch size between two that were traced, or `why` not: see Note [Symbolic batch].
@@ -204,13 +128,18 @@ class CompiledFunction {
     if (batch < 0) return nullptr;
     std::shared_ptr<Entry> low, high;
     std::string family = key_of(call, batch);
+    graph::Given given;
     {
       std::lock_guard lock(mutex_);
-      std::tie(low, high) = entries_.around(family, batch, [&](const Entry& entry) { return holds(entry, call); });
+      std::tie(low, high) = entries_.around(family, batch, [&](Entry& entry) { return holds(entry, call); });
+      if (!low || !high) return nullptr;
+      given = low->given;
+      given.also(high->given);
+      if (!given.fits(call.tensors)) return nullptr;
     }
-    if (!low || !high) return nullptr;
     auto entry = fit_entry(*low, *high, call, batch, make_options(), why);
-    if (!entry || !ready(*entry)) return nullptr;
+    if (!entry || !ready(*entry, call)) return nullptr;
+    entry->given = std::move(given);
     entry->facts = facts_of(call);
     std::lock_guard lock(mutex_);
     entries_.add_fitted(key, entry);
@@ -227,10 +156,20 @@ class CompiledFunction {
 
   // Until its backward graph is known, a function that changes others' tensors must run itself: see Note [Backward
   // graphs].
-  static bool ready(Entry& entry) {
+  static bool ready(Entry& entry, const Invocation& call) {
     std::lock_guard lock(entry.mutex);
     bool differentiable = entry.value_roots + entry.mutated.size() > 0;
-    return !differentiable || entry.pure || !entry.backwards.empty();
+    return !differentiable || entry.pure || std::any_of(entry.backwards.begin(), entry.backwards.end(), [&](auto& b) {
+      return b->given.fits(call.tensors);
+    });
+  }
+
+  // Whether the entry is for these arguments, or was found to be by another trace with them.
+  static bool serves(Entry& entry, const Entry& traced, const Invocation& call) {
+    if (entry.given.fits(call.tensors)) return true;
+    if (!same_trace(entry, *entry.at_first, traced)) return false;
+    entry.given.also(call.tensors);
+    return true;
   }
 
   // Whether it is the calling rank's first. Another thread may have made the same call meanwhile: its entry serves
@@ -243,16 +182,21 @@ class CompiledFunction {
     entry->batch = batch_of(call);
     std::optional<std::string> family = family_of(call, *entry);  // asks watch(), which may use this function: unlocked
     std::lock_guard lock(mutex_);
-    if (auto same = entries_.find(key, [&](const Entry& e) { return holds(e, call); })) {
+    if (auto same = entries_.find(key, [&](Entry& e) { return holds(e, call) && serves(e, *entry, call); })) {
       call.result = same->result;
       trace.entry = same;
       return false;
+    }
+    if (entry->live.empty()) {
+      entry->at_first = entry->traced();
+      entry->given = graph::Given(call.tensors, graph::may_bucket(*entry->at_first));
     }
     bool known_form = family && entries_.knows_form(*family, *entry), first = entries_.forms() == 0;
     if (!known_form && entries_.forms() >= options_.limit)
       fail<ValueError>("compile", "'{}' was traced for {} different calls, the limit:\n{}", options_.name,
                        options_.limit, explain_locked());
     if (entry->why.empty()) entry->why = why;
+    waiting_.push_back(entry);
     entries_.add_traced(key, family, entry, known_form);
     bool first_of_rank = ranks_.insert(context().rank).second;
     std::lock_guard stats_lock(stats_->mutex);
@@ -302,9 +246,9 @@ class CompiledFunction {
 
   // A tensor that was written holds the node in its history, so that the node must not hold the tensor: its memory will
   // do, since a function that writes its arguments is never run again.
-  static void let_go(const Entry& entry, const Invocation& call, CallState& state) {
+  static void let_go(const Entry& entry, const Graph& traced, const Invocation& call, CallState& state) {
     for (const Input& in : entry.mutated) {
-      Tensor written = find_input(in, *entry.traced(), call.tensors);
+      Tensor written = find_input(in, traced, call.tensors);
       for (Tensor& t : state.call.tensors)
         if (t.defined() && !t.is_sparse() && t.shares_storage(written)) t = make_alias(t);
     }
@@ -315,8 +259,9 @@ class CompiledFunction {
     std::shared_ptr<Entry> entry = trace.entry;
     state.entry = entry;
     TensorList outputs = trace.outputs;
+    auto traced = entry->traced();
     if (!entry->pure) state.call.body = nullptr;
-    let_go(*entry, call, state);
+    let_go(*entry, *traced, call, state);
     auto node = make_node<CompiledNode>(std::move(state));
     add_edges(*node, *entry, trace.targets);
     number_compiled(*node, outputs, trace.roots.size());
@@ -324,9 +269,9 @@ class CompiledFunction {
       const Result& r = entry->results[i];
       if (r.kind == Result::value && r.root != graph::kNone) outputs[i] = with_node(outputs[i], *node, r);
     }
-    for (const Input& in : entry->mutated) graph::let_go(trace, find_input(in, *entry->traced(), call.tensors));
-    rebase_mutated(*entry, call, *node);
-    TensorList late = make_views(*entry, call, false);
+    for (const Input& in : entry->mutated) graph::let_go(trace, find_input(in, *traced, call.tensors));
+    rebase_mutated(*entry, *traced, call, *node);
+    TensorList late = make_views(*entry, *traced, call, false);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Result& r = entry->results[i];
       if (late[i].defined()) outputs[i] = late[i];
@@ -352,9 +297,9 @@ class CompiledFunction {
     }
   }
 
-  static void rebase_mutated(const Entry& entry, const Invocation& call, CompiledNode& node) {
+  static void rebase_mutated(const Entry& entry, const Graph& traced, const Invocation& call, CompiledNode& node) {
     for (size_t k = 0; k < entry.mutated.size(); ++k)
-      rebase_history(find_input(entry.mutated[k], *entry.traced(), call.tensors), Ref<Node>(&node),
+      rebase_history(find_input(entry.mutated[k], traced, call.tensors), Ref<Node>(&node),
                      static_cast<uint32_t>(entry.value_roots + k));
   }
 
@@ -386,7 +331,7 @@ class CompiledFunction {
   std::shared_ptr<graph::Program> forward_of(Entry& entry) {
     std::lock_guard lock(entry.mutex);
     if (entry.forward && entry.forward_saves == entry.saved.size()) return entry.forward;
-    graph::Graph graph = *entry.traced();
+    Graph graph = *entry.traced();
     graph.outputs.insert(graph.outputs.end(), entry.saved.begin(), entry.saved.end());
     entry.forward = std::make_shared<graph::Program>(graph::make_program(std::move(graph), make_options()));
     entry.forward_saves = entry.saved.size();
@@ -395,6 +340,7 @@ class CompiledFunction {
 
   TensorList replay(const std::shared_ptr<Entry>& entry, Invocation& call) {
     auto program = forward_of(*entry);
+    auto traced = entry->traced();
     call.result = entry->result;
     {
       std::lock_guard lock(stats_->mutex);
@@ -407,33 +353,32 @@ class CompiledFunction {
       state = state_for(call);
       state->entry = entry;
       if (!entry->pure) state->call.body = nullptr;
-      let_go(*entry, call, *state);
+      let_go(*entry, *traced, call, *state);
       for (const auto& target : entry->targets)
-        edges.push_back(target.leaf == graph::kNone
-                            ? gradient_edge(find_input(target.input, *entry->traced(), call.tensors))
-                            : Edge());
+        edges.push_back(target.leaf == graph::kNone ? gradient_edge(find_input(target.input, *traced, call.tensors))
+                                                    : Edge());
     }
-    TensorList views = make_views(*entry, call, true);
+    TensorList views = make_views(*entry, *traced, call, true);
     TensorList inputs;
     for (const Input& in : program->graph->inputs) inputs.push_back(find_input(in, *program->graph, call.tensors));
     TensorList values = program->run->run(std::move(inputs));
-    TensorList leaves = make_leaves(*entry, values, call);
+    TensorList leaves = make_leaves(*entry, *traced, values, call);
     Ref<CompiledNode> node;
     if (differentiable) node = make_replayed(*entry, std::move(*state), std::move(edges), values, leaves);
-    if (node) rebase_mutated(*entry, call, *node);
-    TensorList late = make_views(*entry, call, false);
+    if (node) rebase_mutated(*entry, *traced, call, *node);
+    TensorList late = make_views(*entry, *traced, call, false);
     for (size_t i = 0; i < views.size(); ++i)
       if (!views[i].defined()) views[i] = late[i];
-    return make_results(*entry, values, leaves, views, call, node.get());
+    return make_results(*entry, *traced, values, leaves, views, call, node.get());
   }
 
-  static TensorList make_leaves(const Entry& entry, const TensorList& values, const Invocation& call) {
+  static TensorList make_leaves(const Entry& entry, const Graph& traced, const TensorList& values,
+                                const Invocation& call) {
     TensorList leaves;
     size_t next = entry.value_count;
     for (const Input& in : entry.leaf_inputs) {
       bool inside = in.origin == Origin::constant;
-      leaves.push_back(inside ? values[next++].detach().requires_grad_()
-                              : find_input(in, *entry.traced(), call.tensors));
+      leaves.push_back(inside ? values[next++].detach().requires_grad_() : find_input(in, traced, call.tensors));
     }
     return leaves;
   }
@@ -452,7 +397,7 @@ class CompiledFunction {
   }
 
   // By result; those that are no views, or are made at another time, are undefined.
-  static TensorList make_views(const Entry& entry, const Invocation& call, bool early) {
+  static TensorList make_views(const Entry& entry, const Graph& traced, const Invocation& call, bool early) {
     TensorList views(entry.results.size());
     std::vector<size_t> order;
     for (size_t i = 0; i < views.size(); ++i)
@@ -461,12 +406,12 @@ class CompiledFunction {
                      [&](size_t a, size_t b) { return entry.results[a].made < entry.results[b].made; });
     for (size_t i : order) {
       const Result& r = entry.results[i];
-      views[i] = make_view(r, find_input(r.of, *entry.traced(), call.tensors));
+      views[i] = make_view(r, find_input(r.of, traced, call.tensors));
     }
     return views;
   }
 
-  TensorList make_results(const Entry& entry, const TensorList& values, const TensorList& leaves,
+  TensorList make_results(const Entry& entry, const Graph& traced, const TensorList& values, const TensorList& leaves,
                           const TensorList& views, const Invocation& call, CompiledNode* node) {
     TensorList outputs;
     for (const Result& r : entry.results) {
@@ -476,7 +421,7 @@ class CompiledFunction {
       else if (r.kind == Result::same)
         outputs.push_back(Tensor(outputs[index]));
       else if (r.kind == Result::input)
-        outputs.push_back(find_input(r.of, *entry.traced(), call.tensors));
+        outputs.push_back(find_input(r.of, traced, call.tensors));
       else if (r.kind == Result::leaf)
         outputs.push_back(leaves[index]);
       else if (r.kind == Result::view)
@@ -508,7 +453,8 @@ class CompiledFunction {
   graph::Leaver leaver_;
   mutable std::mutex mutex_;
   graph::Entries entries_;
-  std::set<int> ranks_;  // that have traced: ranks may be threads that share this object
+  std::vector<std::weak_ptr<Entry>> waiting_;  // whose graphs are for some arguments only, as far as is known
+  std::set<int> ranks_;                        // that have traced: ranks may be threads that share this object
 };
 
 std::string CompiledFunction::explain_locked() const {
@@ -531,8 +477,11 @@ std::string CompiledFunction::explain_locked() const {
       for (size_t i = 0; i < e.gradients.size() && reason.empty(); ++i)
         if (i < before.gradients.size() && e.gradients[i].second != before.gradients[i].second)
           reason = fmt::format("a tensor {} a gradient now", e.gradients[i].second ? "has" : "has no");
-      text += (reason.empty() ? "a captured tensor, a watched one, or a value that is no tensor is another" : reason) +
-              "\n";
+      if (reason.empty())
+        reason =
+            "a captured tensor, a watched one, an argument that is captured too, or a value that is no tensor is "
+            "another";
+      text += reason + "\n";
     }
     if (!e.why.empty()) text += fmt::format("  not the graph of another batch size: {}\n", e.why);
     if (!e.live.empty()) text += fmt::format("  runs uncompiled: {}\n", e.live);

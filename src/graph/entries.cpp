@@ -30,11 +30,16 @@ std::pair<std::shared_ptr<Entry>, std::shared_ptr<Entry>> Entries::around(const 
 bool Entries::knows_form(const std::string& family, Entry& entry) const {
   auto it = families_.find(family);
   if (it == families_.end()) return false;
-  bool known = std::any_of(it->second.rbegin(), it->second.rend(), [&](auto& other) {
+  const List& list = it->second;
+  auto other = std::find_if(list.rbegin(), list.rend(), [&](auto& other) {
     return other->batch != entry.batch && have_one_form(*other, entry, entry.why);
   });
-  if (known) entry.why.clear();
-  return known;
+  if (other == list.rend()) return false;
+  // Two traces of one form: see Note [Arguments that are captured].
+  (*other)->given.also(entry.given);
+  entry.given.also((*other)->given);
+  entry.why.clear();
+  return list.size() < kSamples || find_spare(list, entry.why);
 }
 
 void Entries::add_traced(const std::string& key, const std::optional<std::string>& family, std::shared_ptr<Entry> entry,
@@ -46,7 +51,14 @@ void Entries::add_traced(const std::string& key, const std::optional<std::string
   List& list = families_[*family];
   auto place = std::find_if(list.begin(), list.end(), [&](auto& other) { return other->batch > entry->batch; });
   list.insert(place, std::move(entry));
-  if (list.size() > kSamples) forget_sample(list);
+  std::string why;
+  size_t spare = list.size() > kSamples ? find_spare(list, why) : 0;
+  if (!spare) return;
+  std::shared_ptr<Entry> lost = list[spare];
+  list.erase(list.begin() + static_cast<std::ptrdiff_t>(spare));
+  std::erase(order_, lost);
+  for (auto& [other, entries] : entries_) std::erase(entries, lost);
+  std::erase_if(entries_, [](auto& keyed) { return keyed.second.empty(); });
 }
 
 void Entries::add_fitted(const std::string& key, std::shared_ptr<Entry> entry) {
@@ -59,21 +71,17 @@ void Entries::add_fitted(const std::string& key, std::shared_ptr<Entry> entry) {
   fitted_.pop_front();
 }
 
-// One that would be fitted just so, were it not there. Sizes that grow from call to call would become many.
-void Entries::forget_sample(List& family) {
-  std::string why;
+// One that would be fitted just so, backward graphs and all, were it not there; 0 and `why` if there is none. Sizes
+// that grow from call to call would become many.
+size_t Entries::find_spare(const List& family, std::string& why) {
   for (size_t i = 1; i + 1 < family.size(); ++i) {
-    std::shared_ptr<Entry> low = family[i - 1], here = family[i], high = family[i + 1];
-    bool between = low->batch < here->batch && here->batch < high->batch;
-    if (!between || !have_one_form(*low, *here, why) || !have_one_form(*here, *high, why) ||
-        !have_one_form(*low, *high, why))
-      continue;
-    family.erase(family.begin() + static_cast<std::ptrdiff_t>(i));
-    std::erase(order_, here);
-    for (auto& [key, list] : entries_) std::erase(list, here);
-    std::erase_if(entries_, [](auto& keyed) { return keyed.second.empty(); });
-    return;
+    Entry &low = *family[i - 1], &here = *family[i], &high = *family[i + 1];
+    bool between = low.batch < here.batch && here.batch < high.batch;
+    if (between && have_one_form(low, here, why, true) && have_one_form(here, high, why, true) &&
+        have_one_form(low, high, why, true))
+      return i;
   }
+  return 0;
 }
 
 }  // namespace tutti::graph

@@ -11,14 +11,15 @@ namespace tutti::graph {
 /// Who has it locks it.
 class Entries {
  public:
-  using Holds = std::function<bool(const Entry&)>;
+  using Holds = std::function<bool(Entry&)>;
 
   /// The one for this key whose other guards hold too, or null.
   std::shared_ptr<Entry> find(const std::string& key, const Holds& holds) const;
   /// Those of one family that were traced for the next smaller and the next larger batch size, or null.
   std::pair<std::shared_ptr<Entry>, std::shared_ptr<Entry>> around(const std::string& family, int64_t batch,
                                                                    const Holds& holds) const;
-  /// Whether the graph is that of another batch size of the family; `entry.why` not.
+  /// Whether the graph is that of another batch size of the family; `entry.why` not. A family that is full of sizes
+  /// between which no other is fitted knows none.
   bool knows_form(const std::string& family, Entry& entry) const;
   /// `family`: by all but the batch size. `known`: what knows_form() said.
   void add_traced(const std::string& key, const std::optional<std::string>& family, std::shared_ptr<Entry> entry,
@@ -35,7 +36,7 @@ class Entries {
 
  private:
   using List = std::vector<std::shared_ptr<Entry>>;
-  void forget_sample(List& family);
+  static size_t find_spare(const List& family, std::string& why);
 
   std::unordered_map<std::string, List> entries_;                      // none is empty
   std::unordered_map<std::string, List> families_;                     // traced

@@ -9,6 +9,7 @@
 #include "autograd/meta.h"
 #include "autograd/node.h"
 #include "graph/backend.h"
+#include "graph/given.h"
 #include "graph/record.h"
 #include "tutti/compile.h"
 #include "tutti/random.h"
@@ -64,6 +65,7 @@ struct Backward {
   Graph traced;  // as recorded
   Program program;
   std::vector<std::pair<Input, bool>> gradients;  // guards: whether these have a .grad
+  Given given;                                    // the arguments of the function; locked by the entry's mutex
 };
 
 /// One trace of the function: everything needed to do the same again.
@@ -86,8 +88,10 @@ struct Entry {
     bool requires_grad, readable;
   };
   std::vector<CapturedFact> captured_facts;
-  bool random = false, pure = true;  // pure: running again has no effect on anything
-  std::string live;                  // why the function itself must run each time; empty: it need not
+  Given given;                            // locked by who has the entries
+  std::shared_ptr<const Graph> at_first;  // the graph, as it was before backward passes asked for more
+  bool random = false, pure = true;       // pure: running again has no effect on anything
+  std::string live;                       // why the function itself must run each time; empty: it need not
   std::shared_ptr<const void> result;
   std::string rest;    // what is no tensor of the result
   int64_t batch = -1;  // of the arguments; -1: none is known

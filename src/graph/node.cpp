@@ -1,4 +1,6 @@
 // Backward of a compiled function. See Note [Backward graphs].
+#include <algorithm>
+
 #include "autograd/engine.h"
 #include "base/check.h"
 #include "graph/contract.h"
@@ -67,22 +69,21 @@ void replace_in(Trace& trace, const Tensor& from, const Tensor& to) {
   trace.recorder->replace(from, to);
 }
 
-bool same_structure(const Graph& a, const Graph& b) {
-  if (a.nodes.size() != b.nodes.size() || a.values.size() != b.values.size()) return false;
-  for (size_t k = 0; k < a.nodes.size(); ++k)
-    if (a.nodes[k].op != b.nodes[k].op || a.nodes[k].inputs != b.nodes[k].inputs) return false;
-  return true;
-}
-
-// Whether there is one for the same gradients: calls before the first backward pass, and other threads, trace theirs.
-bool has_backward(const Entry& entry, const Backward& backward) {
+// Whether there is one that serves these gradients and arguments: calls before the first backward pass, and other
+// threads, trace theirs. See Note [Arguments that are captured].
+bool has_backward(Entry& entry, const Backward& backward, const TensorList& arguments) {
   auto same_guard = [](auto& a, auto& b) {
     return a.first.origin == b.first.origin && a.first.index == b.first.index && a.first.value == b.first.value &&
            a.second == b.second;
   };
   return std::any_of(entry.backwards.begin(), entry.backwards.end(), [&](const auto& b) {
-    return b->key == backward.key && std::equal(b->gradients.begin(), b->gradients.end(), backward.gradients.begin(),
-                                                backward.gradients.end(), same_guard);
+    if (b->key != backward.key || !std::equal(b->gradients.begin(), b->gradients.end(), backward.gradients.begin(),
+                                              backward.gradients.end(), same_guard))
+      return false;
+    if (b->given.fits(arguments)) return true;
+    if (!same_structure(b->traced, backward.traced)) return false;
+    b->given.also(arguments);
+    return true;
   });
 }
 
@@ -156,7 +157,7 @@ std::shared_ptr<Backward> CompiledNode::find_backward(const GradientBuffer& outp
   std::lock_guard lock(state_.entry->mutex);
   auto traced = state_.entry->traced();
   for (const auto& b : state_.entry->backwards) {
-    if (b->key != key) continue;
+    if (b->key != key || !b->given.fits(state_.call.tensors)) continue;
     const Graph& graph = *b->program.graph;
     bool fits = true;
     for (const Input& in : graph.inputs) {
@@ -189,6 +190,12 @@ bool CompiledNode::signature(std::string& key, TensorList& kept) const {
   std::lock_guard lock(state_.entry->mutex);
   if (entry->backwards.empty()) return false;
   key.append(reinterpret_cast<const char*>(&entry->id), sizeof entry->id);
+  // A pass that is captured has one of the backward graphs in it, which may be for these arguments only. (Where one has
+  // gone and another has its address, nobody has captured the one: see Note [Arguments that are captured].)
+  bool any = std::all_of(entry->backwards.begin(), entry->backwards.end(), [](auto& b) { return b->given.any(); });
+  for (const Tensor& x : state_.call.tensors)
+    if (!any && x.defined())
+      key += fmt::format(" {} {} {}", fmt::ptr(impl(x)), fmt::ptr(versioned_storage(impl(x))), impl(x)->offset);
   for (size_t i = 0; i < saved_.size(); ++i) kept.push_back(saved_value(entry->saved[i]));
   return true;
 }
@@ -239,6 +246,7 @@ void CompiledNode::add_backward(Trace& trace, const std::shared_ptr<Recorder>& r
   backward->traced = finish_graph(*recorder);
   for (auto& [value, present] : recorder->gradients())
     backward->gradients.emplace_back(*backward->traced.input_of(value), present);
+  backward->given = Given(state_.call.tensors, may_bucket(backward->traced));
   Entry& entry = *state_.entry;
   // Aliases that backward asked for may have been added to the forward trace.
   Graph forward = finish_graph(*trace.recorder);
@@ -246,14 +254,14 @@ void CompiledNode::add_backward(Trace& trace, const std::shared_ptr<Recorder>& r
   {
     std::lock_guard lock(entry.mutex);
     first = entry.backwards.empty();
-    if (has_backward(entry, *backward)) return;
+    if (has_backward(entry, *backward, state_.call.tensors)) return;
   }
   if (first && !tracing()) check_contract(backward->traced);
   prepare_backward(forward, *backward, state_.options);
   int64_t kept = saved_bytes(forward, *backward->program.graph), all = saved_bytes(forward, backward->traced);
   {
     std::lock_guard lock(entry.mutex);
-    if (has_backward(entry, *backward)) return;
+    if (has_backward(entry, *backward, state_.call.tensors)) return;
     forward.outputs = entry.traced()->outputs;
     entry.set_traced(std::move(forward));
     keep_backward(entry, backward);

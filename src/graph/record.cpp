@@ -39,7 +39,7 @@ std::shared_ptr<const void> copy_attributes(Attributes& a) {
 }
 
 Recorder::Recorder(std::string name, std::shared_ptr<Recorder> forward)
-    : forward_(std::move(forward)), generator_(context().generator) {
+    : forward_(std::move(forward)), generator_(context().generator), first_node_(last_number()) {
   graph_.name = std::move(name);
 }
 
@@ -150,6 +150,7 @@ ValueId Recorder::resolve(const Tensor& x, Use use) {
   if (auto it = handles_.find(impl(x)); it != handles_.end() && (!s || memory != memories_.end())) {
     v = it->second;
   } else if (memory != memories_.end()) {
+    met_twice_ = met_twice_ || (graph_.input_of(memory->second.values[0]) && is_outside(x));
     v = find_alias(x, memory->second);
     bind(x, v);
   } else if (impl(x)->number) {
@@ -191,6 +192,13 @@ ValueId Recorder::object(const Tensor& t) const {
 
 bool Recorder::is_leaf(const Tensor& t) const {
   return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& l) { return l.tensor.is_same(t); });
+}
+
+// Of a tensor that requires a gradient and was not met before: whether it was there already.
+bool Recorder::is_outside(const Tensor& t) const {
+  const AutogradMeta* meta = impl(t)->autograd;
+  if (!meta || !grad_enabled() || !requires_grad(impl(t))) return false;
+  return meta->node ? meta->node->sequence <= first_node_ : !is_leaf(t);
 }
 
 Node& Recorder::add_node(Kind kind) {

@@ -58,6 +58,8 @@ class Recorder final : public NestedTracer {
   };
   const std::vector<Met>& met() const { return met_; }
   bool drew_random() const { return drew_random_; }
+  /// Whether a tensor that was made outside, and has a gradient of its own, was met in the memory of another one.
+  bool met_twice() const { return met_twice_; }
 
   /// Of a whole backward pass: the nodes that are to be called each time, by their number.
   std::unordered_map<const tutti::Node*, int64_t> hosts;
@@ -98,6 +100,7 @@ class Recorder final : public NestedTracer {
   Node& add_node(Kind kind);
   ValueId object(const Tensor& t) const;
   bool is_leaf(const Tensor& t) const;
+  bool is_outside(const Tensor& t) const;
   void add_outputs(Node& node, std::span<Tensor> outputs, const std::vector<bool>& given);
 
   Graph graph_;
@@ -115,7 +118,8 @@ class Recorder final : public NestedTracer {
   std::vector<std::pair<ValueId, bool>> gradients_;
   std::vector<Met> met_;
   std::shared_ptr<Generator> generator_;
-  bool drew_random_ = false;
+  bool drew_random_ = false, met_twice_ = false;
+  uint64_t first_node_ = 0;  // nodes up to this number were there before
 };
 
 }  // namespace tutti::graph

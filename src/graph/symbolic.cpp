@@ -384,6 +384,8 @@ void add_backward(Entry& entry, const Pair& pair, int64_t batch, const MakeOptio
     if (in.origin == Origin::argument) forms[at(in.index)] = &backward->traced.type(in.value);
   backward->key = gradient_key(forms);
   backward->gradients = pair.a->gradients;
+  backward->given = pair.a->given;
+  backward->given.also(pair.b->given);
   prepare_backward(*forward, *backward, options);
   keep_backward(entry, std::move(backward));
 }
@@ -397,6 +399,7 @@ std::shared_ptr<Entry> entry_like(const Entry& like, const Form& form, const tut
   for (Result& r : entry->results)
     for (Node& link : r.chain) link = traced.nodes[at(traced.values[at(link.outputs[0])].producer)];
   entry->set_traced(std::move(traced));
+  entry->at_first = entry->traced();
   entry->targets = like.targets;
   entry->mutated = like.mutated;
   entry->value_roots = like.value_roots;
@@ -429,11 +432,12 @@ std::shared_ptr<Entry> fit_entry(Entry& low, Entry& high, const tutti::detail::I
   }
 }
 
-bool have_one_form(Entry& a, Entry& b, std::string& why) {
+bool have_one_form(Entry& a, Entry& b, std::string& why, bool backwards) {
   std::scoped_lock lock(a.mutex, b.mutex);
   try {
     compare_entries(a, b);
     [[maybe_unused]] Form common(*a.traced(), a.batch, *b.traced(), b.batch);  // throws where there is none
+    if (backwards) pair_backwards(a, b);
     return true;
   } catch (const Mismatch& e) {
     why = e.why;

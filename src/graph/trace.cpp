@@ -53,6 +53,7 @@ class Describer {
       find_mutated();
       find_targets();
     }
+    if (recorder_.met_twice()) entry_.live = "it finds, with a gradient of its own, memory of an argument elsewhere";
     entry_.random = recorder_.drew_random();
     for (auto& [value, present] : recorder_.gradients())
       entry_.gradients.emplace_back(*recorder_.graph().input_of(value), present);
