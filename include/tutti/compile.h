@@ -18,7 +18,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/graph/ir.h"
@@ -73,8 +75,9 @@ class CompiledFunction;
 
 /// One call, with types erased.
 struct Invocation {
-  TensorList tensors = {};  // of the arguments
-  std::string key = {};     // all else of the arguments
+  TensorList tensors = {};                     // of the arguments
+  std::string key = {};                        // all else of the arguments
+  std::shared_ptr<const void> arguments = {};  // kept with the key, in which objects are known by their addresses
   /// Runs the function on those tensors in the places of the arguments' own.
   std::function<TensorList(const TensorList&)> body = {};
   std::shared_ptr<const void> result = {};       // what body returned last, without its tensors
@@ -91,6 +94,14 @@ std::string html(CompiledFunction& function, const PrintOptions& options);
 std::string explain(const CompiledFunction& function);
 
 void append_key(std::string& key, const void* bytes, size_t count);
+
+template <class T>
+inline constexpr bool is_text_view =
+    std::is_trivially_copyable_v<T> && std::is_convertible_v<const T&, std::string_view>;
+template <class T>
+inline constexpr bool is_view = is_text_view<T>;
+template <class T, size_t n>
+inline constexpr bool is_view<std::span<T, n>> = true;
 
 /// Everything of a tree that is no tensor.
 template <class T>
@@ -109,6 +120,11 @@ void write_key(std::string& key, const T& value) {
       write_key(key, child);
     });
     key += ')';
+  } else if constexpr (is_text_view<T>) {
+    if constexpr (std::is_pointer_v<T>)
+      if (!value) return append_key(key, nullptr, 0);
+    std::string_view text = value;
+    append_key(key, text.data(), text.size());
   } else if constexpr (std::is_trivially_copyable_v<T>) {
     append_key(key, &value, sizeof value);
   } else if constexpr (requires { value.get(); }) {
@@ -137,6 +153,8 @@ class Compiled {
 
   template <class... Args>
   auto operator()(const Args&... args) const {
+    static_assert(!(detail::is_view<std::decay_t<const Args>> || ...),
+                  "a compiled function keeps its arguments: give it a std::string or std::vector, not a view of one");
     using Arguments = std::tuple<std::decay_t<const Args>...>;
     using Returned = decltype(std::apply(*function_, std::declval<Arguments&>()));
     using Result = std::conditional_t<std::is_void_v<Returned>, std::tuple<>, std::remove_cvref_t<Returned>>;
@@ -144,6 +162,7 @@ class Compiled {
     detail::Invocation call;
     call.tensors = tree::tensors(*arguments);
     detail::write_key(call.key, *arguments);
+    call.arguments = arguments;
     if constexpr (requires { function_->is_training(); }) detail::write_key(call.key, *function_);
     // What is kept of the call keeps its tensors in `call` alone, which can let go of them.
     tree::for_each_tensor(*arguments, [](Tensor& t) { t.reset(); });

@@ -1,11 +1,23 @@
 // Tracing: with kTraceMode set, call() hands every operator to the context's tracer first.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
 
 #include "tutti/operator.h"
 
 namespace tutti {
+
+/// Something beside tensors that the course of a function may depend on, like whether a module trains.
+class Outside {
+ public:
+  virtual ~Outside() = default;
+  /// A number that is another one when it is otherwise.
+  virtual uint64_t now() const = 0;
+  virtual std::string text() const = 0;
+};
 
 class Tracer {
  public:
@@ -35,6 +47,7 @@ class Tracer {
   virtual void grad_required(const Tensor& /*leaf*/, bool /*required*/) {}
   virtual void data_set(const Tensor&, const Tensor& /*from*/) {}
   virtual void hooked(const Tensor&) {}
+  virtual void looked_at(const std::shared_ptr<const Outside>&) {}
   /// Something a record cannot repeat is about to be done: `what` says what, as in "item() reads a value".
   virtual void untraceable(const char* /*what*/) {}
 };
@@ -52,6 +65,7 @@ class NestedTracer : public Tracer {
   void grad_required(const Tensor& leaf, bool required) override { pass_on(&Tracer::grad_required, leaf, required); }
   void data_set(const Tensor& t, const Tensor& from) override { pass_on(&Tracer::data_set, t, from); }
   void hooked(const Tensor& t) override { pass_on(&Tracer::hooked, t); }
+  void looked_at(const std::shared_ptr<const Outside>& o) override { pass_on(&Tracer::looked_at, o); }
   void untraceable(const char* what) override { pass_on(&Tracer::untraceable, what); }
 
  protected:

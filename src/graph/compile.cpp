@@ -46,6 +46,8 @@ class CompiledFunction {
     std::string why;
     if (!entry && options_.dynamic_batch) entry = fit(key, call, why);
     bool replays = entry && entry->live.empty() && ready(*entry, call);
+    if (Tracer* outer = replays ? tracing() : nullptr)
+      for (const auto& o : entry->outside) outer->looked_at(o.first);
     TensorList results = replays ? replay(entry, call) : trace(entry, key, call, why);
     leave();
     return results;
@@ -84,6 +86,8 @@ class CompiledFunction {
     for (const auto& c : entry.captured_facts)
       for (const Tensor& x : call.tensors)
         if (x.defined() && x.shares_storage(c.tensor)) return false;
+    for (const auto& [what, then] : entry.outside)
+      if (what->now() != then) return false;
     auto traced = entry.traced();
     for (const Input& in : traced->inputs) {
       if (in.origin != Origin::captured) continue;
@@ -140,6 +144,7 @@ class CompiledFunction {
     auto entry = fit_entry(*low, *high, call, batch, make_options(), why);
     if (!entry || !ready(*entry, call)) return nullptr;
     entry->given = std::move(given);
+    entry->arguments = call.arguments;
     entry->facts = facts_of(call);
     std::lock_guard lock(mutex_);
     entries_.add_fitted(key, entry);
@@ -176,9 +181,11 @@ class CompiledFunction {
   // both.
   bool add_entry(const std::string& key, Invocation& call, Trace& trace, const std::string& why) {
     auto entry = trace.entry;
+    entry->arguments = call.arguments;
     entry->result = call.result;
     entry->rest = *call.rest;
     entry->facts = facts_of(call);
+    for (const auto& o : entry->outside) entry->facts.push_back(o.first->text());
     entry->batch = batch_of(call);
     std::optional<std::string> family = family_of(call, *entry);  // asks watch(), which may use this function: unlocked
     std::lock_guard lock(mutex_);

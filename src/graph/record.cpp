@@ -450,6 +450,12 @@ void Recorder::hooked(const Tensor& t) {
   NestedTracer::hooked(t);
 }
 
+void Recorder::looked_at(const std::shared_ptr<const Outside>& what) {
+  NestedTracer::looked_at(what);
+  std::lock_guard lock(mutex_);
+  if (std::find(outside_.begin(), outside_.end(), what) == outside_.end()) outside_.push_back(what);
+}
+
 void Recorder::untraceable(const char* what) { refuse(what); }
 
 }  // namespace tutti::graph

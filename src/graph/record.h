@@ -57,6 +57,8 @@ class Recorder final : public NestedTracer {
     bool requires_grad, readable;
   };
   const std::vector<Met>& met() const { return met_; }
+  /// What the function looked at beside tensors.
+  const std::vector<std::shared_ptr<const Outside>>& outside() const { return outside_; }
   bool drew_random() const { return drew_random_; }
   /// Whether a tensor that was made outside, and has a gradient of its own, was met in the memory of another one.
   bool met_twice() const { return met_twice_; }
@@ -78,6 +80,7 @@ class Recorder final : public NestedTracer {
   void grad_required(const Tensor& leaf, bool required) override;
   void data_set(const Tensor& t, const Tensor& from) override;
   void hooked(const Tensor& t) override;
+  void looked_at(const std::shared_ptr<const Outside>& what) override;
   void untraceable(const char* what) override;
 
   /// Called with each tensor that becomes an input, before anything is done to it.
@@ -117,6 +120,7 @@ class Recorder final : public NestedTracer {
   std::vector<Leaf> leaves_;
   std::vector<std::pair<ValueId, bool>> gradients_;
   std::vector<Met> met_;
+  std::vector<std::shared_ptr<const Outside>> outside_;
   std::shared_ptr<Generator> generator_;
   bool drew_random_ = false, met_twice_ = false;
   uint64_t first_node_ = 0;  // nodes up to this number were there before

@@ -289,6 +289,7 @@ Trace trace_function(const std::string& name, const Invocation& call) {
     TraceGuard tracing(*trace.recorder);
     trace.outputs = call.body(call.tensors);
   }
+  for (const auto& o : trace.recorder->outside()) trace.entry->outside.emplace_back(o, o->now());
   Describer(trace, before, recording).run();
   trace.recorder->on_input = nullptr;
   return trace;

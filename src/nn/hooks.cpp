@@ -199,22 +199,66 @@ void HookedCall::restore(TensorList& tensors) const {
       }
 }
 
+void Setting::set(bool training, const Hooks* hooks) {
+  std::vector<std::shared_ptr<const HookState>> list = hooks ? hooks->list() : decltype(list)();
+  std::lock_guard lock(mutex_);
+  training_ = training;
+  hooks_.swap(list);  // the old ones go when the lock is gone
+}
+uint64_t Setting::now() const {
+  std::lock_guard lock(mutex_);
+  uint64_t number = training_;
+  for (const auto& hook : hooks_)
+    if (!hook->removed) number = number * 0x9e3779b97f4a7c15u + hook->id;
+  return number;
+}
+std::string Setting::text() const {
+  std::lock_guard lock(mutex_);
+  size_t hooks = 0;
+  for (const auto& hook : hooks_) hooks += !hook->removed;
+  return fmt::format("a {} that {}, with {} hooks", module_, training_ ? "trains" : "does not train", hooks);
+}
+
 }  // namespace detail
 
-detail::Hooks& ModuleBase::own_hooks() {
+void ModuleBase::tell_tracer() const {
+  static std::mutex mutex;  // a module may be traced by several threads
+  std::shared_ptr<detail::Setting> setting;
+  {
+    std::lock_guard lock(mutex);
+    if (!setting_) {
+      setting_ = std::make_shared<detail::Setting>(type_name());
+      setting_->set(training_, hooks_.get());
+    }
+    setting = setting_;
+  }
+  if (Tracer* tracer = tracing()) tracer->looked_at(setting);
+}
+void ModuleBase::was_set() {
+  if (setting_) setting_->set(training_, hooks_.get());
+}
+
+template <class Function>
+HookHandle ModuleBase::add_hook(detail::HookList<Function> detail::Hooks::* list, Function hook) {
   if (!hooks_) hooks_ = std::make_unique<detail::Hooks>();
-  return *hooks_;
+  HookHandle handle = ((*hooks_).*list).add(std::move(hook));
+  was_set();
+  return handle;
 }
 HookHandle ModuleBase::register_forward_pre_hook(ForwardPreHook hook) {
-  return own_hooks().forward_pre.add(std::move(hook));
+  return add_hook(&detail::Hooks::forward_pre, std::move(hook));
 }
-HookHandle ModuleBase::register_forward_hook(ForwardHook hook) { return own_hooks().forward.add(std::move(hook)); }
+HookHandle ModuleBase::register_forward_hook(ForwardHook hook) {
+  return add_hook(&detail::Hooks::forward, std::move(hook));
+}
 HookHandle ModuleBase::register_forward_failure_hook(ForwardFailureHook hook) {
-  return own_hooks().forward_failure.add(std::move(hook));
+  return add_hook(&detail::Hooks::forward_failure, std::move(hook));
 }
 HookHandle ModuleBase::register_backward_pre_hook(BackwardPreHook hook) {
-  return own_hooks().backward_pre.add(std::move(hook));
+  return add_hook(&detail::Hooks::backward_pre, std::move(hook));
 }
-HookHandle ModuleBase::register_backward_hook(BackwardHook hook) { return own_hooks().backward.add(std::move(hook)); }
+HookHandle ModuleBase::register_backward_hook(BackwardHook hook) {
+  return add_hook(&detail::Hooks::backward, std::move(hook));
+}
 
 }  // namespace tutti::nn

@@ -3,22 +3,33 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "tutti/nn/module.h"
+#include "tutti/trace.h"
 
 namespace tutti::nn::detail {
+
+struct HookState {
+  /// Unlike its address, never that of another one.
+  const uint64_t id = [] {
+    static std::atomic<uint64_t> next = 0;
+    return ++next;
+  }();
+  std::atomic<bool> removed = false;  // copies may run on threads of their own
+};
 
 /// Hooks of one kind. Copies share the entries, so that a handle removes its hook from all of them.
 template <class Function>
 class HookList {
  public:
-  struct Entry {
+  struct Entry : HookState {
     explicit Entry(Function f) : function(std::move(f)) {}
-    Entry(const Entry& other) : function(other.function), removed(other.removed.load()) {}
+    Entry(const Entry& other) : function(other.function) { removed = other.removed.load(); }
     Function function;
-    std::atomic<bool> removed = false;  // copies may run on threads of their own
   };
 
   HookHandle add(Function function) {
@@ -43,6 +54,9 @@ class HookList {
   void unshare() {
     for (auto& e : entries_) e = std::make_shared<Entry>(*e);
   }
+  void list(std::vector<std::shared_ptr<const HookState>>& all) const {
+    all.insert(all.end(), entries_.begin(), entries_.end());
+  }
 
  private:
   std::vector<std::shared_ptr<Entry>> entries_;
@@ -62,6 +76,30 @@ struct Hooks {
     backward_pre.unshare();
     backward.unshare();
   }
+  std::vector<std::shared_ptr<const HookState>> list() const {
+    std::vector<std::shared_ptr<const HookState>> all;
+    forward_pre.list(all);
+    forward.list(all);
+    forward_failure.list(all);
+    backward_pre.list(all);
+    backward.list(all);
+    return all;
+  }
+};
+
+/// Whether a module trains, and which hooks it has, for those who must know when that changes. May outlive it.
+class Setting final : public Outside {
+ public:
+  explicit Setting(std::string module) : module_(std::move(module)) {}
+  void set(bool training, const Hooks* hooks);
+  uint64_t now() const override;
+  std::string text() const override;
+
+ private:
+  const std::string module_;
+  mutable std::mutex mutex_;
+  bool training_ = true;
+  std::vector<std::shared_ptr<const HookState>> hooks_;
 };
 
 }  // namespace tutti::nn::detail

@@ -35,8 +35,19 @@ void Parameter::take_over() {
 
 ModuleBase::ModuleBase() = default;
 ModuleBase::~ModuleBase() = default;
-ModuleBase::ModuleBase(ModuleBase&&) noexcept = default;
-ModuleBase& ModuleBase::operator=(ModuleBase&&) noexcept = default;
+ModuleBase::ModuleBase(ModuleBase&& other) noexcept
+    : hooks_(std::move(other.hooks_)), training_(other.training_), replica_(other.replica_) {
+  other.was_set();
+}
+ModuleBase& ModuleBase::operator=(ModuleBase&& other) noexcept {
+  if (this == &other) return *this;
+  hooks_ = std::move(other.hooks_);
+  training_ = other.training_;
+  replica_ = other.replica_;
+  was_set();
+  other.was_set();
+  return *this;
+}
 ModuleBase::ModuleBase(const ModuleBase& other)
     : hooks_(other.hooks_ ? std::make_unique<detail::Hooks>(*other.hooks_) : nullptr),
       training_(other.training_),
@@ -46,6 +57,7 @@ ModuleBase& ModuleBase::operator=(const ModuleBase& other) {
   hooks_ = other.hooks_ ? std::make_unique<detail::Hooks>(*other.hooks_) : nullptr;
   training_ = other.training_;
   replica_ = other.replica_;
+  was_set();
   return *this;
 }
 
@@ -131,7 +143,10 @@ void ModuleBase::apply(const std::function<void(ModuleBase&)>& f) {
 }
 
 void ModuleBase::train(bool on) {
-  walk(*this, nothing, nothing, [on](const std::string&, ModuleBase& m) { m.training_ = on; });
+  walk(*this, nothing, nothing, [on](const std::string&, ModuleBase& m) {
+    m.training_ = on;
+    m.was_set();
+  });
 }
 
 void ModuleBase::to(const ModuleOptions& options) {
@@ -209,6 +224,7 @@ void unshare(ModuleBase& module) {
   };
   walk(module, wait_anew, nothing, [](const std::string&, ModuleBase& m) {
     if (m.hooks_) m.hooks_->unshare();
+    m.was_set();
   });
 }
 

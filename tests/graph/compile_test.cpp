@@ -269,6 +269,84 @@ TEST(Compile, ModulesAndWhatTheyTrain) {
   EXPECT_EQ(net.stats().forward_graphs, 2);
 }
 
+// However the function finds the module.
+TEST(Compile, ModulesThatTrainOrNotHaveAGraphEach) {
+  nn::Sequential net(nn::Linear(3, 64), nn::Dropout(0.5));
+  auto check = [&](auto& f, Tensor x) {
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      net.train();
+      manual_seed(epoch);
+      Tensor want = net(x);
+      for (int i = 0; i < 2; ++i) {
+        manual_seed(epoch);
+        EXPECT_TRUE(identical(f(x), want));
+      }
+      net.eval();
+      want = net(x);
+      for (int i = 0; i < 2; ++i) EXPECT_TRUE(identical(f(x), want));
+    }
+    EXPECT_EQ(f.stats().forward_graphs, 2);
+    EXPECT_EQ(f.stats().traces, 2);
+    EXPECT_THAT(f.explain(), HasSubstr("that does not train"));
+  };
+  Tensor x = rand({4, 3});
+  auto by_reference = compile(std::ref(net));
+  check(by_reference, x);
+  auto captured = compile([&](const Tensor& x) { return net(x); });
+  check(captured, x);
+  // One inside another, which runs it from its graph while it is traced itself.
+  auto outer = compile([&](const Tensor& x) { return captured(x) * 1; });
+  check(outer, x);
+  // One that sets the mode itself finds it as it left it.
+  auto validate = compile([&](const Tensor& x) {
+    net.eval();
+    Tensor y = net(x);
+    net.train();
+    return y;
+  });
+  net.train();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(identical(validate(x), validate(x)));
+  EXPECT_EQ(validate.stats().traces, 1);
+}
+
+TEST(Compile, HooksThatComeAndGoAreSeen) {
+  nn::Linear net(3, 2);
+  auto f = compile([&](const Tensor& x) { return net(x); });
+  Tensor x = rand({4, 3}), plain = net(x);
+  EXPECT_TRUE(identical(f(x), plain));
+  HookHandle hook = net.register_forward_hook(
+      [](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = outputs[0] * 2; });
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(identical(f(x), plain * 2));
+  hook.remove();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(identical(f(x), plain));
+  EXPECT_EQ(f.stats().traces, 2);
+  net = nn::Linear(3, 2, {.bias = false});  // the tensors are captured; that there is no hook holds for it too
+  net.register_forward_hook([](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = zeros({1}); });
+  EXPECT_EQ(f(x).numel(), 1);
+}
+
+// An object is known by its address, so it is kept: another one cannot have it.
+TEST(Compile, ObjectsAmongTheArgumentsAreKept) {
+  auto f = compile([](const Tensor& x, const std::shared_ptr<double>& scale) { return x * *scale; });
+  Tensor x = ones({2});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(f(x, std::make_shared<double>(i)).to_vector<double>()[0], i);
+  auto same = std::make_shared<double>(3);
+  f(x, same);
+  int64_t traces = f.stats().traces;
+  f(x, same);
+  EXPECT_EQ(f.stats().traces, traces);
+  struct Named {
+    std::string_view name;
+    Tensor x;
+    TUTTI_FIELDS(name, x)
+  };
+  auto named = compile([](const Named& n) { return n.x * (n.name == "two" ? 2.0 : 3.0); });
+  char text[] = "two";
+  EXPECT_EQ(named(Named{text, x}).to_vector<double>()[0], 2);
+  text[1] = 'o';
+  EXPECT_EQ(named(Named{text, x}).to_vector<double>()[0], 3);
+}
+
 TEST(Compile, PrintsGraphsGroupsAndMemory) {
   auto f = compile([](const Tensor& x) { return (x.exp() * 2 + 1).tanh().sum(); });
   f(ones({8}));

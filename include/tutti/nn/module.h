@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/context.h"
 #include "tutti/error.h"
 #include "tutti/operator.h"
 #include "tutti/tree.h"
@@ -102,6 +103,9 @@ using BackwardHook = std::function<void(ModuleBase&, TensorList& grad_inputs, co
 namespace detail {
 class FieldVisitor;
 struct Hooks;
+template <class Function>
+class HookList;
+class Setting;
 struct FieldRange {
   std::string name;
   size_t begin, end, align;
@@ -147,7 +151,10 @@ class ModuleBase {
   void apply(const std::function<void(ModuleBase&)>& f);
   void train(bool on = true);
   void eval() { train(false); }
-  bool is_training() const { return training_; }
+  bool is_training() const {
+    look();
+    return training_;
+  }
   /// Converts in place: tensors keep their identity, so that optimizers go on working.
   void to(const ModuleOptions& options);
   void to(DType dtype) { to(ModuleOptions{.dtype = dtype}); }
@@ -183,13 +190,25 @@ class ModuleBase {
   void set_replica() { replica_ = true; }
 
  protected:
-  bool has_hooks() const { return hooks_ != nullptr; }
+  bool has_hooks() const {
+    look();
+    return hooks_ != nullptr;
+  }
   friend class detail::HookedCall;
   friend void unshare(ModuleBase& module);
 
  private:
-  detail::Hooks& own_hooks();
+  // Somebody looks whether it trains or has hooks: what is traced meanwhile is for a module that is set so.
+  void look() const {
+    if (context().modes & kTraceMode) [[unlikely]]
+      tell_tracer();
+  }
+  void tell_tracer() const;
+  void was_set();
+  template <class Function>
+  HookHandle add_hook(detail::HookList<Function> detail::Hooks::* list, Function hook);
   std::unique_ptr<detail::Hooks> hooks_;
+  mutable std::shared_ptr<detail::Setting> setting_;  // once a tracer was told; this object's alone
   bool training_ = true;
   bool replica_ = false;
 };
