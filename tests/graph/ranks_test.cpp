@@ -18,10 +18,10 @@ using testing::HasSubstr;
 
 class CompiledRanks : public testing::TestWithParam<Way> {
  protected:
-  /// Three times, of which two run from the graph: values and gradients have eager's bits.
+  /// Four times, of which two or three run from the graph: values and gradients have eager's bits.
   template <class F, class Compiled>
   static void expect_eagers_bits(const F& f, const Compiled& compiled, const Shape& sizes) {
-    for (uint64_t i = 0; i < 3; ++i) {
+    for (uint64_t i = 0; i < 4; ++i) {
       manual_seed(10 * i + static_cast<uint64_t>(rank()));
       Tensor x = randn({4}, f64).requires_grad_(), w = randn(sizes, f64).requires_grad_();
       Tensor x2 = x.detach().clone().requires_grad_(), w2 = w.detach().clone().requires_grad_();
@@ -32,7 +32,9 @@ class CompiledRanks : public testing::TestWithParam<Way> {
       EXPECT_TRUE(identical(x2.grad(), x.grad()));
       EXPECT_TRUE(identical(w2.grad(), w.grad()));
     }
-    EXPECT_EQ(compiled.stats().runs, 2);
+    // Where all_reduces may become one call, ranks trace the second call too: Note [Arguments that are captured].
+    EXPECT_GE(compiled.stats().runs, 2);
+    EXPECT_EQ(compiled.stats().runs + compiled.stats().traces, 4);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ways, CompiledRanks, testing::ValuesIn(test::all_ways()),
