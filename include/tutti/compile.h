@@ -235,6 +235,7 @@ class CompiledBackward {
   /// As those of Compiled.
   std::string print(PrintOptions options = {}) const;
   std::string html(PrintOptions options = {}) const;
+  std::string explain() const;
 
   struct State;
 

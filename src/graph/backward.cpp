@@ -90,6 +90,7 @@ struct CompiledBackward::State {
   struct Captured {
     graph::Program program;
     std::vector<std::pair<Input, bool>> gradients;
+    std::vector<std::string> facts;  // what the pass was like, for people
   };
   std::unordered_map<std::string, std::vector<std::shared_ptr<Captured>>> graphs;
   std::vector<std::shared_ptr<Captured>> order;
@@ -103,6 +104,34 @@ struct CompiledBackward::State {
     graph::Shown shown;
     for (const auto& captured : order) shown.add(captured->program, print);
     return shown;
+  }
+
+  std::string explain() {
+    std::lock_guard lock(mutex);
+    return explain_locked();
+  }
+  std::string explain_locked() const {
+    std::string text = fmt::format("{}: {} graphs, {} passes run from graphs, {} run uncompiled\n", options.name,
+                                   order.size(), stats.runs, stats.fallbacks);
+    for (size_t k = 0; k < order.size(); ++k) {
+      std::string reason = k ? "a .grad that was there or not, or who shares memory" : "the first pass";
+      for (size_t i = order[k]->facts.size(); k && i-- > 0;) {
+        const auto& before = order[k - 1]->facts;
+        if (i >= before.size() || order[k]->facts[i] != before[i])
+          reason = fmt::format("{} (before: {})", order[k]->facts[i], i < before.size() ? before[i] : "none");
+      }
+      text += fmt::format("graph {}: {}\n", k, reason);
+    }
+    return text;
+  }
+  // Before a pass that has no graph yet.
+  void check_limit() {
+    std::lock_guard lock(mutex);
+    if (static_cast<int64_t>(order.size()) < options.limit) return;
+    fail<ValueError>("CompiledBackward",
+                     "'{}' was captured for {} different passes, the limit; nothing was run:\n{}Where sizes keep "
+                     "changing, call backward() itself, or raise CompileOptions::limit",
+                     options.name, options.limit, explain_locked());
   }
 
   std::shared_ptr<Captured> find(const std::string& key, const TensorList& arguments) {
@@ -163,6 +192,13 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
     return;
   }
 
+  state_->check_limit();
+  auto captured = std::make_shared<State::Captured>();
+  captured->facts.push_back(fmt::format("{} nodes", pass.nodes.size()));
+  for (size_t i = 0; i < arguments.size(); ++i)
+    captured->facts.push_back(
+        fmt::format("{}: {}", i ? fmt::format("tensor {} that nodes have saved", i - 1) : "the root's gradient",
+                    arguments[i].defined() ? describe(arguments[i]) : "undefined"));
   graph::Recorder recorder(state_->options.name);
   recorder.hosts = std::move(pass.hosts);
   for (size_t i = 0; i < arguments.size(); ++i)
@@ -173,7 +209,6 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
     task.add_root(edge, arguments[0]);
     task.run();
   }
-  auto captured = std::make_shared<State::Captured>();
   Graph graph = finish_graph(recorder);
   for (auto& [value, present] : recorder.gradients()) captured->gradients.emplace_back(*graph.input_of(value), present);
   captured->program = graph::make_program(std::move(graph), {state_->options.backend, state_->options.exact});
@@ -184,13 +219,14 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
     ++state_->stats.traces;
     ++state_->stats.backward_graphs;
   }
-  state_->leaver.leave([&](const PrintOptions& o) { return state_->show(o); }, [] { return std::string(); });
+  state_->leaver.leave([&](const PrintOptions& o) { return state_->show(o); }, [&] { return state_->explain(); });
 }
 
 int64_t CompiledBackward::graph_count() const { return static_cast<int64_t>(graphs().size()); }
 std::vector<std::shared_ptr<const Graph>> CompiledBackward::graphs() const {
   return state_->show({.code = false}).graphs;
 }
+std::string CompiledBackward::explain() const { return state_->explain(); }
 std::string CompiledBackward::print(PrintOptions options) const { return state_->show(options).text(); }
 std::string CompiledBackward::html(PrintOptions options) const {
   return state_->show(options).page(state_->options.name);

@@ -600,6 +600,25 @@ TEST(CompiledBackward, FreesTheGraphAndRefusesWhatBackwardRefuses) {
   }
 }
 
+// Lengths that never come again must not be compiled without end.
+TEST(CompiledBackward, HasALimitAndSaysWhatChanged) {
+  CompiledBackward backward({.limit = 3});
+  Tensor w = ones({1}).requires_grad_();
+  auto pass = [&](int64_t n) {
+    w.zero_grad();
+    backward((arange(n, {.dtype = f32}) * w).sum());
+  };
+  for (int i = 0; i < 2; ++i)
+    for (int64_t n : {2, 3, 4}) pass(n);
+  EXPECT_EQ(backward.graph_count(), 3);
+  EXPECT_THAT(backward.explain(), HasSubstr("graph 0: the first pass"));
+  EXPECT_THAT(backward.explain(), HasSubstr("f32[3] on cpu:0 (before: "));
+  EXPECT_THAT(test::message_of<ValueError>([&] { pass(5); }), HasSubstr("captured for 3 different passes, the limit"));
+  EXPECT_FALSE(w.grad().defined());
+  pass(4);
+  EXPECT_EQ(w.grad().item<double>(), 6);
+}
+
 TEST(CompiledBackward, LeafHooksRunAsUsual) {
   CompiledBackward backward;
   Tensor w = leaf({2}, 1);
