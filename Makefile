@@ -19,6 +19,9 @@ configure = generator=(); command -v ninja >/dev/null || generator=(-G 'Unix Mak
   cmake --preset $(1) "$${generator[@]}" $(2) >build/$(1).configure.log 2>&1 || { cat build/$(1).configure.log; exit 1; }
 build = cmake --build --preset $(1) -j $(JOBS) --target $(2)
 ctest = ctest --preset $(1) -j $(JOBS) $(2)
+# What GoogleTest says it ran: under sanitizers an entry of CTest's is many tests.
+counts = awk '/^\[  PASSED  \] [0-9]+ test/ {passed += $$4} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $$4} \
+  END {printf "GoogleTest: %d tests passed, %d skipped\n", passed, skipped}' build/$(1)/Testing/Temporary/LastTest.log
 
 # Warnings are errors for the tests; for the demo and the benchmarks only with the compiler that the project is developed
 # with, where it is the same build as the tests', so that a newer compiler's new warning stops nobody at the door.
@@ -74,11 +77,13 @@ asan: deps-ci  ## tests under AddressSanitizer and UBSan: LABEL=fast
 	@$(call configure,asan,)
 	@$(call build,asan,tutti_tests)
 	@$(call ctest,asan,--no-tests=error -L '$(LABEL)')
+	@$(call counts,asan)
 
 tsan: deps-ci  ## tests under ThreadSanitizer: LABEL=fast, or LABEL=threads for only the rooms that start threads
 	@$(call configure,tsan,)
 	@$(call build,tsan,$(if $(filter threads,$(LABEL)),tutti_thread_tests,tutti_tests))
 	@$(call ctest,tsan,--no-tests=error -L '$(LABEL)' -LE slow)
+	@$(call counts,tsan)
 
 soak fuzz: deps
 	@$(call configure,release,$(werror))

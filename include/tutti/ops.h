@@ -36,7 +36,7 @@ inline Tensor operator<<(const Tensor& x, int64_t y) { return shift_left(x, y); 
 inline Tensor operator>>(const Tensor& x, int64_t y) { return shift_right(x, y); }
 
 /// x + alpha · y and x - alpha · y in one pass.
-inline Tensor add(const Tensor& x, const Tensor& y, const Tensor& alpha) { return addcmul(x, y, alpha); }
+Tensor add(const Tensor& x, const Tensor& y, const Tensor& alpha);
 Tensor sub(const Tensor& x, const Tensor& y, const Tensor& alpha);
 /// NaN becomes `nan`, infinities the largest and smallest numbers of x's dtype.
 Tensor nan_to_num(const Tensor& x, const Tensor& nan = 0);

@@ -63,6 +63,10 @@ namespace tutti {
 
 // ---- Short forms
 
+Tensor add(const Tensor& x, const Tensor& y, const Tensor& alpha) {
+  return named("add", [&] { return addcmul(x, y, alpha); });
+}
+
 Tensor sub(const Tensor& x, const Tensor& y, const Tensor& alpha) {
   return named("sub", [&] { return addcmul(x, y, alpha, -1); });
 }

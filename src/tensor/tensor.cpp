@@ -5,6 +5,7 @@
 
 #include "autograd/meta.h"
 #include "base/check.h"
+#include "base/named.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
 #include "tutti/autograd.h"
@@ -289,9 +290,13 @@ bool Tensor::allclose(const Tensor& other, double rtol, double atol, bool equal_
   return tutti::allclose(*this, other, rtol, atol, equal_nan);
 }
 Tensor Tensor::add(const Tensor& y, const Tensor& alpha) const { return tutti::add(*this, y, alpha); }
-Tensor& Tensor::add_(const Tensor& y, const Tensor& alpha) { return addcmul_(y, alpha); }
+Tensor& Tensor::add_(const Tensor& y, const Tensor& alpha) {
+  return named("add", [&]() -> Tensor& { return addcmul_(y, alpha); });
+}
 Tensor Tensor::sub(const Tensor& y, const Tensor& alpha) const { return tutti::sub(*this, y, alpha); }
-Tensor& Tensor::sub_(const Tensor& y, const Tensor& alpha) { return addcmul_(y, alpha, -1); }
+Tensor& Tensor::sub_(const Tensor& y, const Tensor& alpha) {
+  return named("sub", [&]() -> Tensor& { return addcmul_(y, alpha, -1); });
+}
 Tensor Tensor::nan_to_num(const Tensor& nan) const { return tutti::nan_to_num(*this, nan); }
 Tensor Tensor::index(const std::vector<Index>& indices) const { return tutti::index(*this, indices); }
 Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tutti::sum(*this, dims, keepdim); }

@@ -130,6 +130,10 @@ TEST(Errors, NameTheFunctionAndNotItsParts) {
   EXPECT_EQ(operation([&] { allclose(Tensor(), x); }), "allclose");
   EXPECT_EQ(operation([&] { max_pool2d(ones({1, 1, 4, 4}, c64), 2); }), "max_pool2d");
   EXPECT_EQ(operation([&] { conv_transpose1d(ones({1, 1, 4}), ones({1, 1, 2}, f64)); }), "conv_transpose1d");
+  EXPECT_EQ(operation([&] { add(ones({3}), ones({4}), 2); }), "add");
+  EXPECT_EQ(operation([&] { ones({3}).add_(ones({4}), 2); }), "add");
+  EXPECT_EQ(operation([&] { sub(ones({3}), ones({4}), 2); }), "sub");
+  EXPECT_EQ(operation([&] { ones({3}).sub_(ones({4}), 2); }), "sub");
   EXPECT_EQ(operation([&] { batch_norm(ones({2, 1}, i64), {}, {}, zeros({1}), ones({1}), false); }), "batch_norm");
 }
 

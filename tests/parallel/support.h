@@ -14,7 +14,7 @@ using parallel::DistributedDataParallel;
 /// On every transport; ranks that wait for each other in vain give up soon enough for whoever looks at the test.
 template <int... sizes>
 struct QuickTest : harness::TransportTest<sizes...> {
-#if defined(TUTTI_SANITIZE_THREAD) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(TUTTI_SANITIZE_THREAD) || defined(TUTTI_SANITIZE_ADDRESS)
   static constexpr std::chrono::seconds kPatience{120};  // everything is slower there
 #else
   static constexpr std::chrono::seconds kPatience{20};
