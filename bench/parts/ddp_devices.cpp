@@ -94,17 +94,16 @@ class Halves {
       for (int i = 0; i < steps; ++i) train(nets_[k], x_[k], meet);
     };
     return time_of(steps, [&] {
-      std::vector<Workers::Job> jobs;
+      Jobs jobs;
       for (size_t k = 0; k < 2; ++k) {
         Context mine = context();
         mine.device = both()[k];
         mine.generator = nullptr;
-        jobs.push_back(Workers::instance().start(both()[k], [=, &run] {
+        jobs.start(both()[k], [=, &run] {
           ContextGuard guard(mine);
           run(k);
-        }));
+        });
       }
-      for (auto& job : jobs) job.wait();
     });
   }
 

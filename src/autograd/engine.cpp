@@ -303,34 +303,32 @@ void GraphTask::work(Queue& queue, bool spin) {
 }
 
 void GraphTask::run_workers() {
-  std::vector<Workers::Job> jobs;
   generator();  // made before the context is copied, so that all of them draw from one
   Context mine = context();
   std::function<void()> here;
+  Jobs jobs;
   const bool spin = serves_itself(mine);  // Note [Waits between devices]
-  for (auto& [key, queue] : queues_) {
-    Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
-    auto serve = [this, mine, device, spin, pass = current_pass, &queue = queue]() mutable {
-      PassGuard inside(pass);
-      mine.device = device;
-      if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
-      ContextGuard guard(mine);
-      work(queue, spin);
-    };
-    if (device == mine.device && spin) {
-      here = std::move(serve);
-      continue;
+  try {
+    for (auto& [key, queue] : queues_) {
+      Device device(static_cast<DeviceKind>(key >> 16), key & 0xffff);
+      auto serve = [this, mine, device, spin, pass = current_pass, &queue = queue]() mutable {
+        PassGuard inside(pass);
+        mine.device = device;
+        if (mine.threads > 0) mine.threads = std::max(1, std::min(mine.threads, cores_of(device)));
+        ContextGuard guard(mine);
+        work(queue, spin);
+      };
+      if (device == mine.device && spin)
+        here = std::move(serve);
+      else
+        jobs.start(device, std::move(serve));
     }
-    try {
-      jobs.push_back(Workers::instance().start(device, std::move(serve)));
-    } catch (...) {  // no more threads to be had: those that are use this pass
-      cancel(std::current_exception());
-      for (auto& job : jobs) job.wait(false);
-      throw;
-    }
+    if (here) serve_here(mine.device, here);
+  } catch (...) {  // no more threads to be had: those that were wait for what will not come
+    cancel(std::current_exception());
+    throw;
   }
-  if (here) serve_here(mine.device, here);
-  for (auto& job : jobs) job.wait(spin);
+  jobs.wait(spin);
 }
 
 void GraphTask::deliver(const Edge& edge, Tensor gradient) {
@@ -437,18 +435,17 @@ void GraphTask::run_nodes() {
     std::exception_ptr error;
     generator();
     Context mine = context();
-    Workers::instance()
-        .start(mine.device,
-               [&, pass = current_pass] {
-                 PassGuard inside(pass);
-                 ContextGuard guard(mine);
-                 try {
-                   run_nodes();
-                 } catch (...) {
-                   error = std::current_exception();
-                 }
-               })
-        .wait();
+    Jobs job;
+    job.start(mine.device, [&, pass = current_pass] {
+      PassGuard inside(pass);
+      ContextGuard guard(mine);
+      try {
+        run_nodes();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+    job.wait();
     if (error) std::rethrow_exception(error);
     return;
   }

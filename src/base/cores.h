@@ -1,6 +1,7 @@
 // Which cores belong to which logical device.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "tutti/device.h"
@@ -12,6 +13,22 @@ namespace tutti {
 std::vector<int> process_cores();
 /// How many there were when the library first asked: threads that it has bound to fewer get the same answer.
 int core_count();
+/// Ranks beside this one that compute on this process's cores, be they threads of it or processes: told by whoever
+/// makes a world, for as long as that lives.
+class CoreSharers {
+ public:
+  explicit CoreSharers(int count = 0) { set(count); }
+  ~CoreSharers() { set(0); }
+  CoreSharers(const CoreSharers&) = delete;
+  CoreSharers& operator=(const CoreSharers&) = delete;
+  void set(int count);
+  /// Of all worlds.
+  static int all();
+
+ private:
+  std::atomic<int> count_{0};
+};
+
 /// The cores of a logical device; never empty.
 std::vector<int> cores_list(Device device);
 

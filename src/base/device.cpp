@@ -52,6 +52,14 @@ const std::vector<int>& all_cores() {
 
 int core_count() { return static_cast<int>(all_cores().size()); }
 
+namespace {
+std::atomic<int> sharers{0};
+}
+void CoreSharers::set(int count) {
+  sharers.fetch_add(count - count_.exchange(count, std::memory_order_relaxed), std::memory_order_relaxed);
+}
+int CoreSharers::all() { return sharers.load(std::memory_order_relaxed); }
+
 std::vector<int> cores_list(Device device) {
   const auto& cores = all_cores();
   int devices = device_count.load(std::memory_order_relaxed), total = static_cast<int>(cores.size());

@@ -2,10 +2,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
@@ -129,9 +131,24 @@ size_t large_class(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+struct LargeBlock {
+  void* memory;
+  unsigned user;  // who released it
+};
+// Who comes for a block gets the last that it has released itself, if there is one among the newest: threads of several
+// devices that each took the other's would take them from the caches of each other's cores.
+void* take(std::vector<LargeBlock>& blocks, unsigned user) {
+  auto end = blocks.rbegin() + static_cast<std::ptrdiff_t>(std::min<size_t>(blocks.size(), 32));
+  auto found = std::find_if(blocks.rbegin(), end, [&](const LargeBlock& b) { return b.user == user; });
+  auto it = std::prev((found == end ? blocks.rbegin() : found).base());
+  void* memory = it->memory;
+  blocks.erase(it);
+  return memory;
+}
+
 struct LargeCache {
   std::mutex mutex;
-  std::map<size_t, std::vector<void*>> blocks;
+  std::map<size_t, std::vector<LargeBlock>> blocks;
   int64_t limit;
   LargeCache() {
     const char* text = std::getenv("TUTTI_CACHE_MB");
@@ -169,8 +186,7 @@ void* allocate(size_t bytes) {
     std::lock_guard lock(cache.mutex);
     auto it = cache.blocks.find(size);
     if (it != cache.blocks.end() && !it->second.empty()) {
-      void* block = it->second.back();
-      it->second.pop_back();
+      void* block = take(it->second, cell_index());
       cached.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
       return block;
     }
@@ -209,7 +225,7 @@ void release(void* block, size_t bytes) noexcept {
     return;
   }
   std::lock_guard lock(cache.mutex);
-  cache.blocks[static_cast<size_t>(size)].push_back(block);
+  cache.blocks[static_cast<size_t>(size)].push_back({block, cell_index()});
   cached.fetch_add(size, std::memory_order_relaxed);
 #else
   count(-static_cast<int64_t>(bytes));
@@ -232,9 +248,9 @@ void empty_cache() {
   auto& cache = large_cache();
   std::lock_guard lock(cache.mutex);
   for (auto& [size, blocks] : cache.blocks)
-    for (void* block : blocks) {
+    for (const LargeBlock& block : blocks) {
       cached.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
-      std::free(block);
+      std::free(block.memory);
     }
   cache.blocks.clear();
 #endif

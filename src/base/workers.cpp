@@ -17,7 +17,7 @@ struct Workers::Worker {
   std::condition_variable wake;
   std::function<void()> body;
   std::atomic<bool> called = false;  // there is a body
-  std::shared_ptr<State> state;
+  std::shared_ptr<Job> job;
   std::vector<int> cores;  // bound to these; empty: to none
   std::thread thread;
 };
@@ -35,17 +35,29 @@ void bind_to(const std::vector<int>& cores) {
 Workers& Workers::instance() { return per_process<Workers>(); }
 
 bool Workers::may_spin() const {
-  return busy_.load(std::memory_order_relaxed) < core_count() && cpu_devices() <= core_count();
+  int cores = core_count() / (1 + CoreSharers::all());
+  return busy_.load(std::memory_order_relaxed) < cores && cpu_devices() <= cores;
 }
 
 void Workers::Job::wait(bool spin) {
-  if (spin && instance().may_spin()) look_for_a_while([&] { return state_->done.load(std::memory_order_relaxed); });
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->done.load(std::memory_order_relaxed); });
+  if (spin && instance().may_spin()) look_for_a_while([&] { return done.load(std::memory_order_relaxed); });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return done.load(std::memory_order_relaxed); });
 }
 
-Workers::Job Workers::start(Device device, std::function<void()> body) {
-  Job job;
+void Jobs::start(Device device, std::function<void()> body) {
+  auto& job = list_.emplace_back();  // what can fail comes before the start
+  job = Workers::instance().start(device, std::move(body));
+}
+
+void Jobs::wait(bool spin) {
+  for (auto& job : list_)
+    if (job) job->wait(spin);
+  list_.clear();
+}
+
+std::shared_ptr<Workers::Job> Workers::start(Device device, std::function<void()> body) {
+  auto job = std::make_shared<Job>();
   std::lock_guard lock(mutex_);
   // A thread stays with its cores: the OpenMP threads it has started would not follow it to others.
   std::vector<int> cores = device.is_cpu() ? cores_list(device) : std::vector<int>();
@@ -55,12 +67,13 @@ Workers::Job Workers::start(Device device, std::function<void()> body) {
   if (fresh) {
     worker = all_.emplace_back(std::make_unique<Worker>()).get();
     worker->cores = std::move(cores);
+    idle_.reserve(all_.capacity());  // it will come there without fail
   } else {
     worker = *found;
     idle_.erase(std::next(found).base());
   }
   worker->body = std::move(body);
-  worker->state = job.state_;
+  worker->job = job;
   worker->called.store(true, std::memory_order_relaxed);
   ++busy_;
   if (!fresh) {
@@ -90,7 +103,7 @@ void Workers::serve(Worker& worker) {
     if (!worker.body) return;
     worker.called.store(false, std::memory_order_relaxed);
     auto body = std::exchange(worker.body, nullptr);
-    auto state = std::exchange(worker.state, nullptr);
+    auto job = std::exchange(worker.job, nullptr);
     lock.unlock();
     body();
     body = nullptr;
@@ -98,10 +111,10 @@ void Workers::serve(Worker& worker) {
     idle_.push_back(&worker);
     --busy_;
     {
-      std::lock_guard done(state->mutex);
-      state->done = true;
+      std::lock_guard done(job->mutex);
+      job->done = true;
     }
-    state->changed.notify_all();
+    job->changed.notify_all();
   }
 }
 

@@ -12,6 +12,7 @@
 // Note [Waits between devices]
 // In a step on several devices, threads wait for each other a few times, mostly for some tens of microseconds, and to
 // be woken up takes as long again. Where each of them has a core to itself they look for a while before they sleep.
+// Cores that several ranks share count as divided among them; of other programs on them nothing is known.
 #pragma once
 
 #include <atomic>
@@ -28,32 +29,22 @@
 namespace tutti {
 
 class Workers {
-  struct Worker;
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::atomic<bool> done = false;
-  };
-
  public:
-  class Job {
-   public:
-    /// `spin`: see Note [Waits between devices].
-    void wait(bool spin = false);
-
-   private:
-    friend class Workers;
-    std::shared_ptr<State> state_ = std::make_shared<State>();
-  };
-
   static Workers& instance();
-  /// Runs `body` (which must not throw) on a thread of its own, on the cores of `device`.
-  Job start(Device device, std::function<void()> body);
-  /// Whether there are cores for all that work, and for one who waits for them.
+  /// Whether there are cores for all that work, and for one who waits for them: Note [Waits between devices].
   bool may_spin() const;
   ~Workers();
 
  private:
+  friend class Jobs;
+  struct Worker;
+  struct Job {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<bool> done = false;
+    void wait(bool spin);
+  };
+  std::shared_ptr<Job> start(Device device, std::function<void()> body);
   void serve(Worker& worker);
 
   std::mutex mutex_;
@@ -61,6 +52,25 @@ class Workers {
   std::vector<Worker*> idle_;
   std::atomic<int> busy_ = 0;
   bool stopping_ = false;
+};
+
+/// What was started and must have ended before its owner goes on, since it uses what is the owner's. The destructor
+/// waits too: where an error comes between, as it does when there are no more threads to be had, what has been started
+/// ends first. Work that would not end by itself has to be told before, by a catch or a destructor.
+class Jobs {
+ public:
+  Jobs() = default;
+  ~Jobs() { wait(); }
+  Jobs(const Jobs&) = delete;
+  Jobs& operator=(const Jobs&) = delete;
+  /// Runs `body` (which must not throw) on a thread of its own, on the cores of `device`.
+  void start(Device device, std::function<void()> body);
+  /// For all of them. `spin`: see Note [Waits between devices].
+  void wait(bool spin = false);
+  bool empty() const { return list_.empty(); }
+
+ private:
+  std::vector<std::shared_ptr<Workers::Job>> list_;
 };
 
 /// Whether a thread does better to serve its own device than to hand that over and wait, which costs two wake-ups. Not

@@ -24,7 +24,7 @@ struct Prefetcher::Shared {
   std::condition_variable room, ready;
   std::map<size_t, Result> results;
   std::atomic<bool> stop{false};
-  std::vector<Workers::Job> jobs;
+  Jobs jobs;  // the last member: they use the others
 
   Result run(size_t number) {
     Result result;
@@ -50,13 +50,12 @@ struct Prefetcher::Shared {
     }
   }
 
-  void end() {
+  ~Shared() {
     {
       std::lock_guard lock(mutex);
       stop = true;
     }
     room.notify_all();
-    for (auto& job : jobs) job.wait();
   }
 };
 
@@ -68,19 +67,14 @@ Prefetcher::Prefetcher(size_t first, size_t last, int workers, int prefetch, Mak
   shared_->make = std::move(make);
   Context inherited = context();
   inherited.threads = 1;  // the workers are the parallelism
-  try {
-    for (int i = 0; i < workers; ++i)
-      shared_->jobs.push_back(Workers::instance().start(inherited.device, [shared = shared_.get(), inherited] {
-        ContextGuard guard(inherited);
-        shared->work();
-      }));
-  } catch (...) {  // no more threads to be had
-    shared_->end();
-    throw;
-  }
+  for (int i = 0; i < workers; ++i)
+    shared_->jobs.start(inherited.device, [shared = shared_.get(), inherited] {
+      ContextGuard guard(inherited);
+      shared->work();
+    });
 }
 
-Prefetcher::~Prefetcher() { shared_->end(); }
+Prefetcher::~Prefetcher() = default;
 
 std::shared_ptr<void> Prefetcher::next() {
   Shared& s = *shared_;

@@ -103,8 +103,8 @@ void run_on(const Devices& devices, const std::function<void(size_t)>& body) {
   // Which numbers a replica draws must not depend on who is faster.
   Generator::State numbers = generator().reserve(1);
   std::vector<std::exception_ptr> errors(n);
-  std::vector<Workers::Job> jobs;
   std::function<void()> here;
+  Jobs jobs;
   for (size_t k = 0; k < n; ++k) {
     Context mine = context();
     mine.device = devices[k];
@@ -121,15 +121,10 @@ void run_on(const Devices& devices, const std::function<void(size_t)>& body) {
       here = std::move(serve);
       continue;
     }
-    try {
-      jobs.push_back(Workers::instance().start(devices[k], std::move(serve)));
-    } catch (...) {  // no more threads to be had: those that are use what is here
-      for (Workers::Job& job : jobs) job.wait(false);
-      throw;
-    }
+    jobs.start(devices[k], std::move(serve));
   }
   if (here) serve_here(context().device, here);
-  for (Workers::Job& job : jobs) job.wait(here != nullptr);
+  jobs.wait(here != nullptr);
   for (size_t k = 0; k < n; ++k)
     if (errors[k]) comm::rethrow_with(errors[k], fmt::format("replica {} on {}: ", k, devices[k]));
 }

@@ -1,10 +1,15 @@
 #include "autograd/engine.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <system_error>
 #include <thread>
 
 #include "autograd/meta.h"
 #include "base/memory.h"
 #include "tests/support/expect_ops.h"
+#include "tests/support/few_threads.h"
 
 namespace tutti {
 namespace {
@@ -30,6 +35,44 @@ TEST(Engine, AMillionNodesDeep) {
   for (int i = 0; i < kNodes; ++i) z = z + 1;
   z.reset();  // freed without having run
 }
+
+#ifdef TUTTI_TEST_FEW_THREADS
+// What was started of a pass that cannot have all of its workers ends before the error comes out.
+TEST(Engine, ThreadsThatCannotBeHadAreAnError) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  auto body = [] {
+    ::alarm(60);
+    set_cpu_devices(64);
+    leave_few_threads();
+    static std::atomic<int> begun{0}, ended{0};
+    while (begun == 0) {
+      Tensor x = ones({}, {.requires_grad = true}), sum;
+      for (int16_t k = 1; k < 64; ++k) {
+        Tensor part = view_on(view_on(x, Device(DeviceKind::cpu, k)) * 2, "cpu:1");
+        sum = sum.defined() ? sum + part : part;
+      }
+      // By the first worker; the others wait for what it sends.
+      sum.register_hook([](const Tensor& g) {
+        ++begun;
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        ++ended;
+        return g;
+      });
+      try {
+        sum.backward();
+        std::_Exit(1);
+      } catch (const std::system_error&) {
+      }
+      if (begun != ended) std::_Exit(2);
+      if (x.grad().defined()) std::_Exit(3);
+    }
+    Tensor x = ones({}, {.requires_grad = true});
+    (view_on(view_on(x, "cpu:1") * 2, "cpu:0") + x).backward();
+    std::_Exit(x.grad().item<float>() == 3 ? 0 : 4);
+  };
+  EXPECT_EXIT(body(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST(Engine, FreesEverything) {
   auto before = memory::statistics().bytes_in_use;

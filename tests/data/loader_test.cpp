@@ -1,12 +1,10 @@
 #include "tutti/data/loader.h"
 
-#include <sys/resource.h>
-
-#include <fstream>
 #include <thread>
 
 #include "tests/support/compare.h"
 #include "tests/support/expect_ops.h"
+#include "tests/support/few_threads.h"
 #include "tutti/data.h"
 
 namespace tutti {
@@ -299,15 +297,12 @@ TEST(DataLoader, ABatchSamplerKeepsItsPromise) {
   EXPECT_THAT(message_of<ValueError>([&] { loader.begin(); }), HasSubstr("promised 3 batches and gave 2"));
 }
 
-#if !defined(TUTTI_SANITIZE_ADDRESS) && !defined(TUTTI_SANITIZE_THREAD)  // which need more memory than there is here
+#ifdef TUTTI_TEST_FEW_THREADS
 // In a process of its own, whose memory does not suffice for the stacks of all workers.
 TEST(DataLoader, ThreadsThatCannotBeHadAreAnError) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   auto body = [] {
-    rlim_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    rlimit limit{.rlim_cur = pages * 4096 + (rlim_t{64} << 20), .rlim_max = RLIM_INFINITY};
-    setrlimit(RLIMIT_AS, &limit);
+    leave_few_threads();
     // So many samples that none of them is done when the last is started.
     data::DataLoader loader(Noisy{.count = 5000}, {.batch_size = 1, .workers = 1000, .prefetch = 1});
     for (int round = 0; round < 3; ++round) {

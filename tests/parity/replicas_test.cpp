@@ -1,14 +1,19 @@
 // Section C of docs/parity.md: what replicas of a DataParallel keep between runs.
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "base/cores.h"
+#include "comm/group/rank.h"
+#include "comm/transport/transport.h"
+#include "tests/support/few_threads.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/tutti.h"
 
@@ -165,6 +170,48 @@ TEST_F(ParityCReplicas, PartsThatStayHaveGradientsOfTheirOwn) {
   for (const Tensor& y : outputs) y.square().sum().backward();
   EXPECT_TRUE(allclose(net.module.weight.grad(), sums[0] + sums[1]));
 }
+
+// Replicas of several ranks are on the same cores: Note [Waits between devices].
+TEST_F(ParityCReplicas, KnowThatRanksShareTheCores) {
+  spawn_ranks(3, [] { EXPECT_EQ(CoreSharers::all(), 2); });
+  EXPECT_EQ(CoreSharers::all(), 0);
+  spawn_processes(3, [] {
+    barrier();  // all have come
+    (void)std::static_pointer_cast<comm::RankGroup>(context().world)->state->spins();
+    if (CoreSharers::all() != 2) throw ValueError(std::to_string(CoreSharers::all()), "sharers");
+  });
+  EXPECT_EQ(CoreSharers::all(), 0);
+}
+
+#ifdef TUTTI_TEST_FEW_THREADS
+// Replicas that have been started end before the error comes out that says that others could not be.
+TEST_F(ParityCReplicas, ThreadsThatCannotBeHadAreAnError) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  auto body = [] {
+    ::alarm(60);
+    parallel::Devices devices;
+    for (int16_t k = 0; k < 64; ++k) devices.emplace_back(DeviceKind::cpu, k);
+    set_cpu_devices(64);
+    test::leave_few_threads();
+    static std::atomic<int> begun{0}, ended{0};
+    auto run = [](size_t) {
+      ++begun;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      ++ended;
+    };
+    try {
+      parallel::detail::run_on(devices, run);
+      std::_Exit(1);
+    } catch (const std::system_error&) {
+    }
+    if (begun == 0 || begun != ended) std::_Exit(2);
+    begun = ended = 0;
+    parallel::detail::run_on(kTwo, run);
+    std::_Exit(ended == 2 ? 0 : 3);
+  };
+  EXPECT_EXIT(body(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 // Threads that each have a DataParallel, and threads that run the same one, do not disturb each other.
 TEST_F(ParityCReplicas, ServeSeveralThreadsAtOnce) {

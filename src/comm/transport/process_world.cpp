@@ -38,6 +38,8 @@ ProcessWorld::ProcessWorld(Segment segment, std::string name, int rank, int size
   for (int core : process_cores())
     if (core < SharedWorld::kCores) shared().cores[static_cast<size_t>(core) / 64].fetch_or(uint64_t{1} << core % 64);
   shared().came.fetch_add(1);
+  // Until all have come: a starter that binds ranks to cores has divided them.
+  if (core_count() == ::sysconf(_SC_NPROCESSORS_ONLN)) sharers_.set(here_ - 1);
   state_->spins = [this] { return spin(); };
   shared().member(rank).pid.store(::getpid());
   waits_.enter(rank);
@@ -50,6 +52,7 @@ bool ProcessWorld::find_spin() const {
   if (s.came.load() < here_) return here_ <= static_cast<int>(process_cores().size());
   int cores = 0;
   for (const auto& word : s.cores) cores += std::popcount(word.load());
+  if (cores > 0) sharers_.set((here_ * core_count() + cores - 1) / cores - 1);
   spin_.store(here_ <= cores ? 1 : 0, std::memory_order_relaxed);
   return here_ <= cores;
 }

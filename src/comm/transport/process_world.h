@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/cores.h"
 #include "comm/event.h"
 #include "comm/group/facts.h"
 #include "comm/group/rank.h"
@@ -113,6 +114,7 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   const int rank_, size_, here_;
   const std::chrono::milliseconds timeout_;
   mutable std::atomic<int> spin_{-1};  // not known before all of this host have come
+  mutable CoreSharers sharers_;
   const std::shared_ptr<RankState> state_;
   WaitBoard waits_;
   std::mutex watching_, noting_;

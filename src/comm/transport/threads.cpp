@@ -27,6 +27,7 @@ World::World(int size, std::chrono::milliseconds timeout)
     : size_(size),
       timeout_(timeout),
       spin_(size <= static_cast<int>(process_cores().size())),
+      sharers_(size - 1),
       ended_(static_cast<size_t>(size)),
       wait_memory_(static_cast<size_t>(size)),
       waits_(wait_memory_.data(), size, -1) {

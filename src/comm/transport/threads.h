@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/cores.h"
 #include "comm/group/facts.h"
 #include "comm/group/waits.h"
 #include "comm/transport/mailbox.h"
@@ -59,6 +60,7 @@ class World : public std::enable_shared_from_this<World> {
   const int size_;
   const std::chrono::milliseconds timeout_;
   const bool spin_;
+  const CoreSharers sharers_;
   std::atomic<bool> failed_{false};
   std::vector<std::atomic<bool>> ended_;
   std::atomic<bool> any_ended_{false};
