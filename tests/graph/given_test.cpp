@@ -239,23 +239,6 @@ TEST_P(Given, ArgumentsAreNotHeldPastTheNextCall) {
   EXPECT_LT(memory::statistics().bytes_in_use - before, 300000);
 }
 
-TEST_P(Given, WholePassesToo) {
-  Tensor w = leaf({4}, 1), w2 = w.detach().clone().requires_grad_();
-  auto f = [](const Tensor& x, const Tensor& p) { return (x * p).sin(); };
-  auto compiled = compile([&](const Tensor& x) { return f(x, w2); }, options());
-  CompiledBackward backward(options());
-  std::vector<Tensor> kept;
-  for (uint64_t i = 0; i < 5; ++i) {
-    f(w, w).exp().sum().backward();
-    backward(compiled(w2).exp().sum());
-    Tensor x = numbers({4}, 20 + i);
-    kept.push_back(x);
-    f(x, w).exp().sum().backward();
-    backward(compiled(x).exp().sum());
-    EXPECT_TRUE(identical(w2.grad(), w.grad())) << i;
-  }
-}
-
 // Passes of one form whose tensors are one in the first, and two in the next.
 TEST_P(Given, KeptTensorsOfAPassMayBeOne) {
   Tensor w = leaf({4}, 1), w2 = w.detach().clone().requires_grad_(), a = numbers({4}, 2), b = numbers({4}, 3);
