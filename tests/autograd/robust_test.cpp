@@ -168,6 +168,48 @@ TEST(Robust, RetainedGradientsAccumulateLastAndFollowWrites) {
   EXPECT_EQ(values(z.grad()), (Doubles{3}));
 }
 
+TEST(Robust, RetainedGradientsAreOnesOwn) {
+  Tensor x = ones({1}).requires_grad_(), g = ones({1});
+  for (bool create_graph : {false, true}) {
+    Tensor a = x + 0, b = a + 0;
+    a.retain_grad();
+    b.retain_grad();
+    b.backward(g, false, create_graph);
+    NoGrad guard;
+    b.grad().mul_(5);
+    EXPECT_EQ(values(a.grad()), (Doubles{1}));
+    EXPECT_EQ(values(g), (Doubles{1}));
+  }
+}
+
+TEST(Robust, RetainedTensorsMayGoDuringAPass) {
+  Tensor x = ones({1}).requires_grad_();
+  std::atomic<int> now = 0;
+  Tensor y;
+  constexpr int kRounds = 3000;
+  std::thread other([&] {
+    for (int i = 1; i <= kRounds; ++i) {
+      while (now != i) {
+      }
+      y.reset();
+      now = -i;
+    }
+  });
+  for (int i = 1; i <= kRounds; ++i) {
+    y = x * 2;
+    y.retain_grad();
+    y.register_hook([&, i](const Tensor&) {
+      now = i;  // gradients are retained next
+      return Tensor();
+    });
+    y.sum().backward();
+    while (now != -i) {
+    }
+  }
+  other.join();
+  EXPECT_EQ(values(x.grad()), (Doubles{2 * kRounds}));
+}
+
 TEST(Robust, AViewKeepsItsRetainedGradientWhenItsBaseIsWritten) {
   Tensor x = ones({2, 2}).requires_grad_();
   Tensor base = x * 1, view = base[0];
