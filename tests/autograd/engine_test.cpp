@@ -198,6 +198,19 @@ TEST(Engine, AGradientThatGoesMayHoldAnotherLeaf) {
   EXPECT_FALSE(x.grad().requires_grad());
 }
 
+// As a pass meets it when another thread has let go of the last handle and is about to free the tensor.
+TEST(Engine, ARetainedTensorOnItsWayOutIsLeftAlone) {
+  Tensor x = ones({1}).requires_grad_(), y = x * 2, z = y + 1;
+  y.retain_grad();
+  std::weak_ptr<Retained> alive = impl(y)->autograd->retained;
+  ASSERT_EQ(impl(y)->references.fetch_sub(1), 1u);
+  z.backward();
+  ASSERT_FALSE(alive.expired()) << "it was taken up again, and freed";
+  impl(y)->references = 1;
+  EXPECT_FALSE(y.grad().defined());
+  EXPECT_EQ(values(x.grad()), (Doubles{2}));
+}
+
 struct Nested : Function<Nested> {
   int depth = 0;
   Tensor forward(const Tensor& x, int d) {
