@@ -16,20 +16,21 @@ class LeafSink final : public GradientSink {
     bool recording = grad_enabled();
     if (tracing()) [[unlikely]]
       return accumulate_traced(leaf, gradient, recording);
-    if (!recording) {
-      std::lock_guard lock(autograd_mutex(impl(leaf)));
-      Tensor& grad = autograd_meta(leaf).grad;
-      if (!grad.defined()) {
-        grad = owned_gradient(leaf, std::move(gradient), recording);
-        return;
+    // Nothing that may hold a graph is freed inside of the lock: accumulators that go take such locks too.
+    for (bool owned = false; !recording; owned = true) {
+      {
+        std::lock_guard lock(autograd_mutex(impl(leaf)));
+        Tensor& grad = autograd_meta(leaf).grad;
+        if (!grad.defined() && owned) return grad.swap(gradient);
+        if (grad.defined() && (grad.is_sparse() || requires_grad(impl(grad)))) break;
+        if (grad.defined()) {
+          grad.add_(gradient);
+          return;
+        }
       }
-      if (!grad.is_sparse() && !requires_grad(impl(grad))) {
-        grad.add_(gradient);
-        return;
-      }
+      gradient = owned_gradient(leaf, std::move(gradient), recording);
     }
-    // Sums that are new tensors are made outside of the lock, which freeing the old one may need; then it is seen
-    // whether somebody else was faster.
+    // So are sums that are new tensors; then it is seen whether somebody else was faster.
     while (true) {
       Tensor old = leaf.grad(), sum = old.defined() ? old + gradient : owned_gradient(leaf, gradient, recording);
       std::lock_guard lock(autograd_mutex(impl(leaf)));

@@ -257,6 +257,13 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
   check_written(*function, name, inputs, dirty, outputs);
   if (std::find(needs.begin(), needs.end(), true) == needs.end()) return outputs;
 
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (!outputs[i].defined())
+      fail<ValueError>(readable(name).c_str(),
+                       "output {} of its forward is undefined: return a tensor, an empty one where there is nothing to "
+                       "say",
+                       i);
+
   auto node = make_node<FunctionNode>(function, readable(name));
   node->outputs = static_cast<uint32_t>(outputs.size());
   node->device = outputs.empty() ? context().device : outputs[0].device();

@@ -24,11 +24,13 @@ struct ViewGeometry {
   Shape sizes, strides;
   int64_t offset;  // from the start of the storage, in elements of the view
   DType dtype;
+  Device device;  // see view_on
 };
-ViewGeometry geometry_of(const TensorImpl* view) { return {view->sizes, view->strides, view->offset, view->dtype}; }
+ViewGeometry geometry_of(const TensorImpl* view) {
+  return {view->sizes, view->strides, view->offset, view->dtype, view->device};
+}
 
-// The part of `whole` at this geometry; `shift` is subtracted from the offset. Differentiable.
-Tensor part_of(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
+Tensor part_at_home(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
   if (whole.dtype() == g.dtype) return as_strided(whole, g.sizes, g.strides, g.offset - shift);
   if (is_complex(whole.dtype()) && !is_complex(g.dtype))
     return as_strided(view_as_real(whole), g.sizes, g.strides, g.offset - 2 * shift);
@@ -43,14 +45,37 @@ Tensor part_of(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
   return view_as_complex(as_strided(whole, sizes, strides, 2 * g.offset - shift));
 }
 
+// The part of `whole` at this geometry; `shift` is subtracted from the offset. Differentiable.
+Tensor part_of(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
+  return view_on(part_at_home(whole, g, shift), g.device);
+}
+
+// The tensor, unless another thread is at freeing it: see ~TensorImpl.
+Tensor tensor_of(Retained& retained, std::mutex& mutex) {
+  std::lock_guard lock(mutex);
+  TensorImpl* t = retained.tensor;
+  uint32_t count = t ? t->references.load(std::memory_order_relaxed) : 0;
+  while (count != 0)
+    if (t->references.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel)) {
+      Tensor result(t);
+      t->references.fetch_sub(1, std::memory_order_relaxed);
+      return result;
+    }
+  return {};
+}
+
 void retain_at(const std::shared_ptr<Retained>& retained, Node& node, uint32_t output) {
   // A weak reference: the node must not keep its own output alive.
-  retained->hook = node.hooks().retain.add([weak = std::weak_ptr(retained), output](Gradients& gradients) {
-    auto alive = weak.lock();
-    if (!alive || !gradients[output].defined()) return;
-    Tensor t(alive->tensor), old = t.grad();
-    t.set_grad(old.defined() ? old + gradients[output] : gradients[output]);
-  });
+  retained->hook = node.hooks().retain.add(
+      [weak = std::weak_ptr(retained), &mutex = autograd_mutex(retained->tensor), output](Gradients& gradients) {
+        auto alive = weak.lock();
+        if (!alive || !gradients[output].defined()) return;
+        Tensor t = tensor_of(*alive, mutex);
+        if (!t.defined()) return;
+        Tensor old = t.grad();
+        // A copy: others will have the same gradient.
+        t.set_grad(old.defined() ? old + gradients[output] : gradients[output].clone());
+      });
 }
 
 // See Note [Views and history].
@@ -100,6 +125,7 @@ class WrittenPartNode final : public Node {
     if (inner_) {
       GradientBuffer inner_outputs(inner_->outputs), inner_inputs(inner_->edges.size());
       inner_outputs[output_] = part.clone();
+      DeviceGuard guard(inner_->device);
       inner_->run(inner_outputs, inner_inputs);
       for (size_t i = 0; i < inner_inputs.size(); ++i) inputs[i + 1] = std::move(inner_inputs[i]);
     }
@@ -217,7 +243,11 @@ Tensor& Tensor::requires_grad_(bool value) {
 }
 
 Tensor Tensor::grad() const {
-  Tensor grad = defined() && impl()->autograd ? impl()->autograd->grad : Tensor();
+  Tensor grad;
+  if (defined() && impl()->autograd) {
+    std::lock_guard lock(autograd_mutex(impl()));  // a pass in another thread may be putting a new one there
+    grad = impl()->autograd->grad;
+  }
   if (Tracer* tracer = tracing(); tracer && defined()) tracer->grad_read(*this, grad);
   return grad;
 }

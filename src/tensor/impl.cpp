@@ -9,7 +9,14 @@
 
 namespace tutti {
 
-TensorImpl::~TensorImpl() { delete autograd; }
+TensorImpl::~TensorImpl() {
+  if (autograd && autograd->retained) {
+    // A pass in another thread may be about to hand a gradient over: see retain_grad().
+    std::lock_guard lock(autograd_mutex(this));
+    autograd->retained->tensor = nullptr;
+  }
+  delete autograd;
+}
 
 void detail::destroy_tensor(Handle* handle) noexcept { delete static_cast<TensorImpl*>(handle); }
 

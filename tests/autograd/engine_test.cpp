@@ -198,6 +198,68 @@ TEST(Engine, TwoBackwardsAtOnceOverSharedLeaves) {
   EXPECT_EQ(values(x.grad()), Doubles(32, kThreads * kRounds * 3.0));
 }
 
+struct SparseRows : Function<SparseRows> {
+  Tensor forward(const Tensor& x) { return x.sum(); }
+  TensorList backward(const TensorList&) { return {sparse_coo(tensor({{0, 3}}), ones({2, 2}, {f64}), {5, 2})}; }
+};
+
+// Sums that are new tensors: each is put in the place of the old one.
+TEST(Engine, BackwardsAtOnceThatReplaceTheGradient) {
+  constexpr int kThreads = 4, kRounds = 50;
+  auto at_once = [](const auto& pass) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < kRounds; ++i) pass();
+      });
+    for (auto& t : threads) t.join();
+  };
+  Tensor x = ones({4}, {.dtype = f64, .requires_grad = true});
+  at_once([&] {
+    (x * x * 1.5).sum().backward({.create_graph = true});
+    EXPECT_TRUE(x.grad().defined());
+  });
+  EXPECT_EQ(values(x.grad()), Doubles(4, kThreads * kRounds * 3.0));
+  x.zero_grad();
+  Tensor rows = zeros({5, 2}, {.dtype = f64, .requires_grad = true});
+  at_once([&] { SparseRows::apply(rows).backward(); });
+  double n = kThreads * kRounds;
+  EXPECT_EQ(values(to_dense(rows.grad())), (Doubles{n, n, 0, 0, 0, 0, n, n, 0, 0}));
+}
+
+// A gradient that a hook made from another leaf takes that leaf's accumulator with it when it goes, and accumulators
+// take a lock as they go: one that several leaves share.
+TEST(Engine, AGradientThatGoesMayHoldAnotherLeaf) {
+  Tensor x = ones({3}).requires_grad_(), other;
+  TensorList others;
+  do {
+    other = full({3}, 5.0, {f32}).requires_grad_();
+    others.push_back(other);
+  } while (&autograd_mutex(impl(other)) != &autograd_mutex(impl(x)));
+  x.register_hook([&](const Tensor& g) {
+    EnableGrad guard;
+    return g * other;
+  });
+  for (int i = 1; i < 3; ++i) {
+    (x * 2).sum().backward();
+    EXPECT_EQ(values(x.grad()), Doubles(3, 10.0 * i));
+  }
+  EXPECT_FALSE(x.grad().requires_grad());
+}
+
+// As a pass meets it when another thread has let go of the last handle and is about to free the tensor.
+TEST(Engine, ARetainedTensorOnItsWayOutIsLeftAlone) {
+  Tensor x = ones({1}).requires_grad_(), y = x * 2, z = y + 1;
+  y.retain_grad();
+  std::weak_ptr<Retained> alive = impl(y)->autograd->retained;
+  ASSERT_EQ(impl(y)->references.fetch_sub(1), 1u);
+  z.backward();
+  ASSERT_FALSE(alive.expired()) << "it was taken up again, and freed";
+  impl(y)->references = 1;
+  EXPECT_FALSE(y.grad().defined());
+  EXPECT_EQ(values(x.grad()), (Doubles{2}));
+}
+
 struct Nested : Function<Nested> {
   int depth = 0;
   Tensor forward(const Tensor& x, int d) {

@@ -81,11 +81,17 @@ struct WrongShape : Function<WrongShape> {
   Tensor forward(const Tensor& x) { return x * 1; }
   TensorList backward(const TensorList&) { return {ones({5})}; }
 };
+struct HalfUndefined : Function<HalfUndefined> {
+  TensorList forward(const Tensor& x) { return {x * 1, Tensor()}; }
+  TensorList backward(const TensorList& g) { return {g[0]}; }
+};
 
 TEST(Function, MistakesAreNamed) {
   Tensor x = ones({2}, {.requires_grad = true});
   EXPECT_THAT(message_of<GradError>([&] { sum(WrongCount::apply(x)).backward(); }), HasSubstr("returned 2 gradients"));
   EXPECT_THAT(message_of<ShapeError>([&] { sum(WrongShape::apply(x)).backward(); }), HasSubstr("shape [5]"));
+  EXPECT_THAT(message_of<ValueError>([&] { HalfUndefined::apply(x); }),
+              AllOf(HasSubstr("HalfUndefined: "), HasSubstr("output 1 of its forward is undefined")));
 }
 
 struct WrongGradient : Function<WrongGradient> {

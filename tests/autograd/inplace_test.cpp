@@ -132,6 +132,24 @@ TEST(InPlace, ThroughViewsOfAnotherDtype) {
   EXPECT_TRUE(gradcheck(f, {z}));
 }
 
+TEST(InPlace, ThroughAViewOnAnotherDevice) {
+  Devices two(2);
+  auto f = [](const TensorList& xs) {
+    Tensor base = xs[0] * 1, view = view_on(base, "cpu:1");
+    view.narrow(0, 0, 2).mul_(xs[1]);
+    view.sin_();
+    return TensorList{view * view, base * 2};
+  };
+  Tensor x = rand({3}, {.dtype = f64, .requires_grad = true});
+  Tensor w = rand({2}, {.dtype = f64, .device = "cpu:1", .requires_grad = true});
+  EXPECT_TRUE(gradcheck(f, {x, w}));
+  EXPECT_TRUE(gradgradcheck(f, {x, w}));
+  auto z = f({x, w});
+  (z[0].sum() + z[1].to("cpu:1").sum()).backward();
+  EXPECT_EQ(x.grad().device(), x.device());
+  EXPECT_EQ(w.grad().device(), w.device());
+}
+
 TEST(InPlace, OverlapIsHandledOrRefused) {
   Tensor x = arange(6).to(f64);
   x.narrow(0, 1, 5).add_(x.narrow(0, 0, 5));

@@ -168,6 +168,50 @@ TEST(Robust, RetainedGradientsAccumulateLastAndFollowWrites) {
   EXPECT_EQ(values(z.grad()), (Doubles{3}));
 }
 
+TEST(Robust, RetainedGradientsAreOnesOwn) {
+  Tensor x = ones({1}).requires_grad_(), g = ones({1});
+  for (bool create_graph : {false, true}) {
+    Tensor a = x + 0, b = a + 0;
+    a.retain_grad();
+    b.retain_grad();
+    b.backward(g, false, create_graph);
+    NoGrad guard;
+    b.grad().mul_(5);
+    EXPECT_EQ(values(a.grad()), (Doubles{1}));
+    EXPECT_EQ(values(g), (Doubles{1}));
+  }
+}
+
+// Another thread drops them at the moment when their gradients come, latest first.
+TEST(Robust, RetainedTensorsMayGoDuringAPass) {
+  Tensor x = ones({1}).requires_grad_();
+  constexpr int kRounds = 20, kTensors = 300;
+  for (int round = 0; round < kRounds; ++round) {
+    TensorList ys;
+    Tensor total = zeros({1});
+    std::atomic<int> now = kTensors;
+    for (int i = 0; i < kTensors; ++i) {
+      ys.push_back(x * 2);
+      ys.back().retain_grad();
+      ys.back().register_hook([&, i](const Tensor&) {
+        now = i;
+        return Tensor();
+      });
+      total = total + ys.back();
+    }
+    std::thread other([&] {
+      for (int i = kTensors; i-- > 0;) {
+        while (now > i) {
+        }
+        ys[static_cast<size_t>(i)].reset();
+      }
+    });
+    total.backward();
+    other.join();
+  }
+  EXPECT_EQ(values(x.grad()), (Doubles{2.0 * kRounds * kTensors}));
+}
+
 TEST(Robust, AViewKeepsItsRetainedGradientWhenItsBaseIsWritten) {
   Tensor x = ones({2, 2}).requires_grad_();
   Tensor base = x * 1, view = base[0];

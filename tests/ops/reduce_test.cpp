@@ -462,6 +462,18 @@ TEST(ReduceGradient, OfTies) {
   EXPECT_THAT(gradient([&](const Tensor& v) { return max(v, 0).values; }, tensor(2.0)), ElementsAre(1));
 }
 
+// Where the first derivative is taken to be 0, the second is too.
+TEST(ReduceGradient, SecondDerivativesOfNormsOfZero) {
+  auto second = [](const Body& f, const Tensor& x) {
+    Tensor leaf = x.clone().requires_grad_();
+    Tensor first = grad({f(leaf)}, {leaf}, {.create_graph = true})[0];
+    return values(grad({first.sum()}, {leaf})[0]);
+  };
+  for (double p : {1.5, 2.0, 3.0})
+    EXPECT_THAT(second([&](const Tensor& v) { return norm(v, p); }, zeros({3})), ElementsAre(0, 0, 0)) << "p = " << p;
+  EXPECT_THAT(second([&](const Tensor& v) { return stddev(v); }, ones({3})), ElementsAre(0, 0, 0));
+}
+
 // ---- Errors
 
 TEST(ReduceErrors, SayWhatIsWrongAndWhatToDo) {

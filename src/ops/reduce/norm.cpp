@@ -57,7 +57,7 @@ void norm_gradient(GradientCall& c) {
   } else if (a.p == 1) {
     c.set(0, sign(x) * g);
   } else if (a.p == 2) {
-    c.set(0, x * (g / nonzero_or_one(y)));
+    c.set(0, x * where(y == 0, 0, g / nonzero_or_one(y)));
   } else if (std::isinf(a.p)) {
     Tensor magnitude = abs(x), chosen = magnitude == y;
     c.set(0, where(chosen, sign(x) * (g / cast(sum(chosen, a.dims, true), g.dtype())), 0));
