@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -63,5 +64,10 @@ struct Hooks {
     backward.unshare();
   }
 };
+
+/// What forward hooks of one call of a module leave for its backward hooks, each under a key of its own.
+using CallNotes = std::map<const void*, std::shared_ptr<const void>>;
+/// Of the call whose forward or backward hooks run in this thread; null where none do, or nothing is recorded.
+CallNotes* call_notes();
 
 }  // namespace tutti::nn::detail
