@@ -16,6 +16,18 @@ namespace tutti::nn {
 // forward (it shares the tensors), since the object that ran forward may have been moved or be gone.
 namespace {
 
+thread_local detail::CallNotes* current_notes = nullptr;
+class NotesGuard {
+ public:
+  explicit NotesGuard(detail::CallNotes* notes) : saved_(std::exchange(current_notes, notes)) {}
+  ~NotesGuard() { current_notes = saved_; }
+  NotesGuard(const NotesGuard&) = delete;
+  NotesGuard& operator=(const NotesGuard&) = delete;
+
+ private:
+  detail::CallNotes* saved_;
+};
+
 // Where the tensors that are in the graph stand among all: the others are undefined.
 struct Places {
   std::vector<size_t> defined = {};
@@ -42,6 +54,7 @@ struct Backward {
   std::shared_ptr<const detail::Hooks> hooks;
   bool has_inputs = false;
   Places inputs, outputs;
+  detail::CallNotes notes;
 
   void set_grad_outputs(const TensorList& gradients) {
     std::lock_guard lock(mutex_);
@@ -54,6 +67,7 @@ struct Backward {
       gradients = std::exchange(grad_outputs_, {});
     }
     gradients.resize(outputs.count);  // undefined where a pass began inside of the module
+    NotesGuard guard(&notes);
     hooks->backward.run(*module, grad_inputs, gradients);
   }
 
@@ -105,7 +119,10 @@ struct OutputGradients : Function<OutputGradients> {
   TensorList backward(const TensorList& gradients) {
     TensorList all = call->outputs.widen(gradients);
     const TensorList before = all;
-    call->hooks->backward_pre.run(*call->module, all);
+    {
+      NotesGuard guard(&call->notes);
+      call->hooks->backward_pre.run(*call->module, all);
+    }
     check_gradients("register_backward_pre_hook", before, all);
     call->set_grad_outputs(all);
     if (!call->has_inputs) {
@@ -158,6 +175,8 @@ struct CatchUp final : FieldVisitor {
 
 }  // namespace
 
+CallNotes* call_notes() { return current_notes; }
+
 HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module), given_(inputs) {
   const Hooks& hooks = *module.hooks_;
   auto call = std::make_shared<Call>(module, hooks.forward_failure);
@@ -179,7 +198,10 @@ HookedCall::HookedCall(ModuleBase& module, TensorList& inputs) : module_(module)
 void HookedCall::finish(TensorList& outputs) {
   auto call = std::static_pointer_cast<Call>(state_);
   size_t count = outputs.size();
-  module_.hooks_->forward.run(module_, inputs_, outputs);
+  {
+    NotesGuard guard(call->backward ? &call->backward->notes : nullptr);
+    module_.hooks_->forward.run(module_, inputs_, outputs);
+  }
   check_count("register_forward_hook", outputs.size(), count);
   if (call->backward) {
     CatchUp catch_up;  // lazy parameters have come since it was copied

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -101,5 +102,10 @@ class Setting final : public Outside {
   bool training_ = true;
   std::vector<std::shared_ptr<const HookState>> hooks_;
 };
+
+/// What forward hooks of one call of a module leave for its backward hooks, each under a key of its own.
+using CallNotes = std::map<const void*, std::shared_ptr<const void>>;
+/// Of the call whose forward or backward hooks run in this thread; null where none do, or nothing is recorded.
+CallNotes* call_notes();
 
 }  // namespace tutti::nn::detail

@@ -1,14 +1,29 @@
 #include "tutti/optim/gradients.h"
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 
 #include "base/check.h"
+#include "optim/parts.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
 
 namespace tutti::optim {
 namespace {
+
+std::atomic<PartFinder> part_finder = nullptr;
+
+// Each rank would have another norm, and scale by that.
+void refuse_parts(const TensorList& parameters, const char* operation) {
+  PartFinder is_part = part_finder.load();
+  if (!is_part) return;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    check<ValueError>(!is_part(parameters[i]), operation,
+                      "parameter {} is this rank's part of one that fully_shard has cut, and the norm of parts is not "
+                      "that of the whole: use parallel::{}",
+                      i, operation);
+}
 
 // What holds the numbers of a gradient; duplicates of a sparse one are added first.
 TensorList gradients_of(const TensorList& parameters) {
@@ -44,7 +59,10 @@ double norm_of(const TensorList& gradients, double p) {
 
 }  // namespace
 
+void set_part_finder(PartFinder finder) { part_finder = finder; }
+
 double grad_norm(const TensorList& parameters, double p) {
+  refuse_parts(parameters, "grad_norm");
   NoGrad guard;
   return norm_of(gradients_of(parameters), p);
 }
@@ -52,6 +70,7 @@ double grad_norm(const TensorList& parameters, double p) {
 double clip_grad_norm_(const TensorList& parameters, double max_norm, const ClipOptions& options) {
   check<ValueError>(max_norm >= 0 && options.p > 0, "clip_grad_norm_", "takes a norm ≥ 0 and p > 0, not {} and {}",
                     max_norm, options.p);
+  refuse_parts(parameters, "clip_grad_norm_");
   NoGrad guard;
   TensorList gradients = gradients_of(parameters);
   double total = norm_of(gradients, options.p);

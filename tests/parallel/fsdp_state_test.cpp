@@ -166,6 +166,53 @@ TEST(FsdpShardedState, Hybrid) {
   });
 }
 
+// Ranks on other hosts may not see what has been written; here they look elsewhere.
+TEST(FsdpShardedState, NotSeenByAll) {
+  auto runners = harness::every_transport();
+  for (const auto& runner : {runners.front(), runners.back()}) {
+    SCOPED_TRACE(runner.name);
+    Scratch scratch;
+    std::string folder = scratch / "run", older = scratch / "older", nowhere = scratch / "nowhere",
+                broken = scratch / "broken";
+    auto body = [&](bool hybrid) {
+      Net net = seeded<Net>();
+      parallel::FullyShardOptions options;
+      if (hybrid) options = {.group = world().split(rank() / 2), .replicas = world().split(rank() % 2)};
+      fully_shard(net, options);
+      parallel::save_sharded(folder, net);
+      parallel::save_sharded(folder, net);
+      parallel::save_sharded(older, net);
+      if (rank() == 0) {
+        std::filesystem::create_directories(broken);
+        std::ofstream(broken + "/checkpoint") << "nonsense";
+      }
+      barrier();
+      NoGrad guard;
+      for (Tensor p : net.parameters()) p.zero_();
+      auto expect = [&](const std::string& where, const std::vector<std::string>& words) {
+        std::string text = message_of<FileError>([&] { parallel::load_sharded(where, net); });
+        for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << text;
+        for (const Tensor& p : net.parameters())
+          if (p.numel()) EXPECT_EQ(p.abs().max().item<double>(), 0) << "nothing was loaded";
+      };
+      expect(rank() == 1 ? nowhere : folder, {"rank 1 sees none"});
+      expect(rank() >= 2 ? nowhere : folder, {"rank 2 sees none", "rank 3 sees none"});
+      expect(rank() == 2 ? older : folder, {"rank 2 sees number 1, not 2"});
+      if (rank() == 3)
+        expect(broken, {});
+      else
+        expect(folder, {"rank 3 cannot read it"});
+      EXPECT_FALSE(parallel::load_sharded(nowhere, net));
+      EXPECT_TRUE(parallel::load_sharded(folder, net));
+    };
+    for (bool hybrid : {false, true}) {
+      std::filesystem::remove_all(folder);
+      std::filesystem::remove_all(older);
+      harness::run_ranks(4, [&] { body(hybrid); }, {}, runner);
+    }
+  }
+}
+
 TEST(FsdpShardedState, BrokenFiles) {
   Scratch scratch;
   std::string folder = scratch / "run";

@@ -371,6 +371,21 @@ TUTTI_RANK_TEST(Fsdp, Norms) {
   EXPECT_THROW(parallel::clip_grad_norm_(net.parameters(), 1, {.error_if_nonfinite = true}), ValueError);
 }
 
+// The norms of optim would be those of each rank's parts.
+TUTTI_RANK_TEST(Fsdp, NormsOfPartsAreRefused) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  shard(net);
+  Tensor x = numbers({2, 6}, 1);
+  for (Mlp* m : {&net, &whole}) loss_of((*m)(x), x).backward();
+  std::string text = message_of<ValueError>([&] { optim::clip_grad_norm_(net.parameters(), 1e-3); });
+  EXPECT_NE(text.find("parallel::clip_grad_norm_"), std::string::npos) << text;
+  text = message_of<ValueError>([&] { optim::grad_norm(net.parameters()); });
+  EXPECT_NE(text.find("parallel::grad_norm"), std::string::npos) << text;
+  expect_full_gradients(net, whole);
+  EXPECT_NO_THROW(optim::clip_grad_norm_(whole.parameters(), 1));
+  EXPECT_NO_THROW(optim::clip_grad_value_(net.parameters(), 1));
+}
+
 TUTTI_RANK_TEST(Fsdp, OverflowReachesAll) {
   Mlp net = seeded<Mlp>();
   shard(net);
@@ -447,6 +462,46 @@ TUTTI_RANK_TEST(FsdpHybrid, EqualsOneProcess) {
     alone.step();
   }
   expect_full_values(net, whole);
+}
+
+// Two models together, one cut over all ranks and one over pairs.
+TUTTI_RANK_TEST(FsdpHybrid, NormsOverSeveralGroups) {
+  Mlp everywhere = seeded<Mlp>(), whole = everywhere.clone();
+  nn::Linear pairs = seeded<nn::Linear>(6, 3), whole_pairs = pairs.clone();
+  shard(everywhere);
+  fully_shard(pairs, {.group = world().split(rank() / 2), .replicas = world().split(rank() % 2)});
+  Tensor x = numbers({8, 6}, 1);
+  auto joined = [](const nn::ModuleBase& a, const nn::ModuleBase& b) {
+    TensorList all = a.parameters();
+    for (const Tensor& p : b.parameters()) all.push_back(p);
+    return all;
+  };
+  auto backward = [&] {
+    for (nn::ModuleBase* m : std::initializer_list<nn::ModuleBase*>{&everywhere, &whole, &pairs, &whole_pairs})
+      m->zero_grad();
+    loss_of(everywhere(mine(x, 2)), mine(x, 2)).backward();
+    pairs(mine(x, 2)).pow(2).mean().backward();
+    loss_of(whole(x), x).backward();
+    whole_pairs(x).pow(2).mean().backward();
+  };
+  for (bool turned : {false, true}) {
+    backward();
+    TensorList found = turned ? joined(pairs, everywhere) : joined(everywhere, pairs);
+    TensorList wanted = turned ? joined(whole_pairs, whole) : joined(whole, whole_pairs);
+    for (double p : {2.0, std::numeric_limits<double>::infinity()})
+      EXPECT_NEAR(parallel::grad_norm(found, p), optim::grad_norm(wanted, p), 1e-12) << p;
+    EXPECT_NEAR(parallel::clip_grad_norm_(found, 0.1), optim::clip_grad_norm_(wanted, 0.1), 1e-12);
+    expect_full_gradients(everywhere, whole);
+    expect_full_gradients(pairs, whole_pairs);
+    backward();
+    if (rank() == 0) everywhere.first.weight.grad()[0].fill_(INFINITY);
+    parallel::spread_overflow(found);
+    TensorList numbers;
+    for (const Tensor& p : found)
+      if (p.numel()) numbers.push_back(p.grad());
+    ASSERT_FALSE(numbers.empty());
+    for (const Tensor& g : numbers) EXPECT_FALSE(isfinite(g).any().item<bool>()) << "on every rank";
+  }
 }
 
 // Ranks with other numbers of rows, cut over all ranks or over pairs.

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "comm/group/call.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti::parallel {
 namespace {
@@ -175,7 +176,11 @@ void ShardFamily::free_all() {
 }
 
 void ShardFamily::before_forward(ShardUnit& unit, nn::ModuleBase& module, TensorList& inputs) {
+  if (Tracer* tracer = tracing())
+    tracer->untraceable(
+        "a module that fully_shard has cut (call it as it is, and compile pieces inside of its forward)");
   std::lock_guard lock(mutex_);
+  if (depth_ == 0) versions_ = std::make_shared<ForwardVersions>();
   if (depth_ == 0 && !pass_) {
     unit.outermost = true;
     open_channels();
@@ -184,35 +189,44 @@ void ShardFamily::before_forward(ShardUnit& unit, nn::ModuleBase& module, Tensor
   }
   ++depth_;
   ++unit.running;
+  unit.used.push_back(0);
   start_due();
   gather(unit, pass_ ? backward_ : forward_, true);
-  if (!pass_) unit.version = unit.shard_version();
+  unit.used.back() = unit.version;
   unit.show(module, true);
   if (!unit.options.mixed.parameters) return;
   for (Tensor& x : inputs)
     if (x.defined() && x.is_floating()) x = x.to(*unit.options.mixed.parameters);
 }
 
-void ShardFamily::after_forward(ShardUnit& unit, nn::ModuleBase& module, const TensorList& outputs) {
+std::shared_ptr<const UnitCall> ShardFamily::after_forward(ShardUnit& unit, nn::ModuleBase& module,
+                                                           const TensorList& outputs) {
   std::lock_guard lock(mutex_);
   --depth_;
   --unit.running;
+  UnitCall call{depth_ == 0 ? std::exchange(versions_, {}) : versions_, unit.used.back()};
+  unit.used.pop_back();
   if (unit.running == 0) unit.show(module, false);
   bool recorded = grad_enabled() && any_requires_grad(outputs), outermost = depth_ == 0 && !pass_;
   if (recorded) ++unit.pending;
+  bool again = tracing() && !grad_enabled();  // a checkpoint watches what it will run again in backward
+  if (recorded || again) call.all->units.emplace_back(unit.weak_from_this(), call.version);
   // Backward begins with the outermost unit and the last one, if it does not run already.
   bool at_once = pass_ || outermost || forward_.is_last(&unit) || !unit.options.reshard_after_forward;
   if (unit.running == 0 && !(recorded && at_once)) unit.free_whole();
-  if (!outermost) return;
-  settle();
-  buffers_ = module.buffers();
+  if (outermost) {
+    settle();
+    buffers_ = module.buffers();
+  }
+  return recorded ? std::make_shared<const UnitCall>(std::move(call)) : nullptr;
 }
 
 void ShardFamily::forward_failed(ShardUnit& unit, nn::ModuleBase& module) {
   std::lock_guard lock(mutex_);
   if (unit.running == 0) return;  // another hook has thrown before ours
-  --depth_;
+  if (--depth_ == 0) versions_.reset();
   --unit.running;
+  unit.used.pop_back();
   if (unit.running > 0) return;
   unit.show(module, false);
   unit.free_whole();
@@ -237,19 +251,28 @@ void ShardFamily::after_inner_forward(ShardUnit& unit, nn::ModuleBase& module) {
 
 // ---- Backward
 
+void ShardFamily::check_unchanged(const ShardUnit& unit, const UnitCall* call) {
+  if (!call) return;
+  auto check_one = [](const ShardUnit& u, uint64_t version) {
+    check<VersionError>(version == u.shard_version(), "backward",
+                        "the parameters of {} have been changed since its forward, whose values backward needs: step "
+                        "optimizers after backward",
+                        u.name);
+  };
+  check_one(unit, call->version);
+  if (pass_ && call->all->checked == passes_) return;
+  for (const auto& [weak, version] : call->all->units)
+    if (auto u = weak.lock()) check_one(*u, version);
+}
+
 bool ShardFamily::begin_pass() {
   if (pass_) return true;
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
   check<ValueError>(!grad_enabled(), kName,
                     "backward(create_graph) would give averages of gradients that cannot be differentiated: for "
                     "gradients of gradients, use grad() of what is not a parameter, and then backward()");
-  // Of all units of the last forward at once: a rank may have nothing of the one whose backward comes first.
-  for (const ShardUnit* u : forward_.now())
-    check<VersionError>(u->pending == 0 || u->version == u->shard_version(), "backward",
-                        "the parameters of {} have been changed since its forward, whose values backward needs: step "
-                        "optimizers after backward",
-                        u->name);
   pass_ = true;
+  ++passes_;
   syncing_ = no_sync_ == 0;
   for (ShardUnit* u : units_)
     for (ShardFlat& flat : u->flats) flat.forget_cleared();
@@ -259,9 +282,11 @@ bool ShardFamily::begin_pass() {
   return true;
 }
 
-void ShardFamily::before_backward(ShardUnit& unit) {
+void ShardFamily::before_backward(ShardUnit& unit, const UnitCall* call) {
   std::lock_guard lock(mutex_);
+  check_unchanged(unit, call);  // first: a pass that has not begun leaves everything as it was
   bool accumulates = begin_pass();
+  if (accumulates && call) call->all->checked = passes_;
   start_due();
   gather(unit, backward_, accumulates);
   if (accumulates && unit.pending <= 1)
@@ -279,9 +304,10 @@ void ShardFamily::after_backward_of(ShardUnit& unit, const TensorList& grad_inpu
     due_.push_back(&unit);
 }
 
-void ShardFamily::before_second(ShardUnit& unit) {
+void ShardFamily::before_second(ShardUnit& unit, const UnitCall* call) {
   std::lock_guard lock(mutex_);
-  begin_pass();
+  check_unchanged(unit, call);
+  if (begin_pass() && call) call->all->checked = passes_;
   start_due();
   gather(unit, backward_, false);
 }

@@ -13,6 +13,13 @@
 // used keeps the gradient that it had, as it does with DistributedDataParallel.
 //
 // Not more than one unit's gradients are on their way: the next unit's wait for them, so that memory is bounded.
+//
+// Note [Versions of a forward]
+// Backward gathers a unit again, and must find what forward had. A graph may live longer than the next forward, or the
+// next pass, so what a forward found is kept with its graph: each call of a unit leaves the version of its shards for
+// its own backward hooks. All calls inside of one call of the outermost unit share a list of those whose values
+// backward needs, and the first of them that a pass comes to checks them all, before any collective: a change is an
+// error on all ranks at once. What a checkpoint runs is not recorded, but it is run again, so it counts too.
 #pragma once
 
 #include <mutex>
@@ -40,6 +47,16 @@ class UnitOrder {
   size_t at_ = 0;  // in last_
 };
 
+/// See Note [Versions of a forward].
+struct ForwardVersions {
+  std::vector<std::pair<std::weak_ptr<ShardUnit>, uint64_t>> units;
+  uint64_t checked = 0;  // the number of the last pass that did
+};
+struct UnitCall {
+  std::shared_ptr<ForwardVersions> all;
+  uint64_t version;  // of the unit's shards
+};
+
 class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
  public:
   explicit ShardFamily(const FullyShardOptions& options);
@@ -56,14 +73,15 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
 
   // ---- Called by hooks
   void before_forward(ShardUnit& unit, nn::ModuleBase& module, TensorList& inputs);
-  void after_forward(ShardUnit& unit, nn::ModuleBase& module, const TensorList& outputs);
+  /// What its backward is to be told; null: there will be none.
+  std::shared_ptr<const UnitCall> after_forward(ShardUnit& unit, nn::ModuleBase& module, const TensorList& outputs);
   void forward_failed(ShardUnit& unit, nn::ModuleBase& module);
   void before_inner_forward(ShardUnit& unit, nn::ModuleBase& module);
   void after_inner_forward(ShardUnit& unit, nn::ModuleBase& module);
-  void before_backward(ShardUnit& unit);
+  void before_backward(ShardUnit& unit, const UnitCall* call);
   void after_backward_of(ShardUnit& unit, const TensorList& grad_inputs);
   /// Around what differentiates a unit's backward: see Note [Gradients of gradients].
-  void before_second(ShardUnit& unit);
+  void before_second(ShardUnit& unit, const UnitCall* call);
   void after_second(ShardUnit& unit);
   void accumulated(ShardUnit& unit, size_t flat, size_t member);
 
@@ -77,6 +95,7 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   void gather(ShardUnit& unit, UnitOrder& order, bool ahead);
   void settle();
   void free_all();
+  void check_unchanged(const ShardUnit& unit, const UnitCall* call);
   bool begin_pass();
   void count_samples();
   void start_due();
@@ -98,8 +117,10 @@ class ShardFamily : public std::enable_shared_from_this<ShardFamily> {
   // Backward may run in other threads than forward.
   mutable std::recursive_mutex mutex_;
   UnitOrder forward_, backward_;
-  int depth_ = 0;                        // forwards inside of which we are
-  bool pass_ = false, syncing_ = false;  // a backward pass runs, and averages
+  int depth_ = 0;                              // forwards inside of which we are
+  std::shared_ptr<ForwardVersions> versions_;  // of these
+  bool pass_ = false, syncing_ = false;        // a backward pass runs, and averages
+  uint64_t passes_ = 0;                        // that have begun
   int no_sync_ = 0;
   std::vector<ShardUnit*> due_;
   ShardUnit* reducing_ = nullptr;  // its gradients are on their way

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "parallel/fsdp/family.h"
 #include "parallel/fsdp/state.h"
 #include "tutti/comm/objects.h"
@@ -49,15 +51,29 @@ struct Ranks {
   Group group, replicas;
   bool writes() const { return !replicas.defined() || replicas.rank() == 0; }
   bool first() const { return writes() && group.rank() == 0; }
+  /// What each rank has, by its number in the world.
+  std::map<int, int64_t> all(int64_t mine) const {
+    std::map<int, int64_t> result;
+    auto near = all_gather_object(std::pair(rank(), mine), {.group = group});
+    std::vector<decltype(near)> known{near};
+    if (replicas.defined()) known = all_gather_object(near, {.group = replicas});
+    for (const auto& part : known) result.insert(part.begin(), part.end());
+    return result;
+  }
   void meet() const {
     barrier({.group = group});
     if (replicas.defined()) barrier({.group = replicas});
   }
 };
-Ranks ranks_of(const nn::ModuleBase& module) {
+std::optional<Ranks> find_ranks(const nn::ModuleBase& module) {
   for (const Tensor& p : module.parameters())
-    if (ShardPlace place = find_shard(p)) return {place.unit->family->group(), place.unit->options.replicas};
-  fail<ValueError>(kSave, "no parameter of this {} is sharded", module.type_name());
+    if (ShardPlace place = find_shard(p)) return Ranks{place.unit->family->group(), place.unit->options.replicas};
+  return {};
+}
+Ranks ranks_of(const nn::ModuleBase& module) {
+  std::optional<Ranks> ranks = find_ranks(module);
+  check<ValueError>(ranks.has_value(), kSave, "no parameter of this {} is sharded", module.type_name());
+  return *ranks;
 }
 
 // Parts of tensors, gathered for one file.
@@ -141,6 +157,39 @@ void remove_others(const std::string& folder, int64_t number) {
   }
 }
 
+// The checkpoint that is there now. Ranks on other hosts may not see yet what the first has written: either all have
+// the same one, or none has any. Of modules that are not sharded nobody knows who else loads.
+std::optional<State> find_checkpoint(const std::string& folder, const nn::ModuleBase& module) {
+  std::optional<State> mine;
+  std::exception_ptr error;
+  int64_t number = 0;
+  try {
+    if (fs::exists(main_file(folder))) mine = io::load_state(main_file(folder));
+    if (mine) number = std::as_const(*mine)["number"].as<int64_t>();
+  } catch (const std::exception&) {  // others hear of it before this rank throws
+    error = std::current_exception();
+    number = -1;
+  }
+  if (std::optional<Ranks> ranks = find_ranks(module)) {
+    comm::PurposeGuard purpose("load_sharded: whether all ranks see the same checkpoint");
+    std::map<int, int64_t> numbers = ranks->all(number);
+    if (error) std::rethrow_exception(error);
+    int64_t newest = 0;
+    for (auto [rank, n] : numbers) newest = std::max(newest, n);
+    std::string others;
+    for (auto [rank, n] : numbers)
+      if (n != newest)
+        others += fmt::format("\n  rank {} {}", rank,
+                              n == 0  ? "sees none"
+                              : n < 0 ? "cannot read it"
+                                      : fmt::format("sees number {}, not {}", n, newest));
+    check<FileError>(others.empty(), kLoad, "not all ranks see the same checkpoint in {}; nothing was loaded{}", folder,
+                     others);
+  }
+  if (error) std::rethrow_exception(error);
+  return mine;
+}
+
 }  // namespace
 
 void save_sharded(const std::string& folder, const nn::ModuleBase& module, const optim::Optimizer* optimizer) {
@@ -196,8 +245,9 @@ void save_sharded(const std::string& folder, const nn::ModuleBase& module, const
 
 bool load_sharded(const std::string& folder, nn::ModuleBase& module, optim::Optimizer* optimizer) {
   NoGrad guard;
-  if (!fs::exists(main_file(folder))) return false;
-  const State whole = io::load_state(main_file(folder));
+  const std::optional<State> found = find_checkpoint(folder, module);
+  if (!found) return false;
+  const State& whole = *found;
   ShardFiles files(folder, whole["number"].as<int64_t>(), whole["ranks"].as<int64_t>());
   nn::StateDict state = io::from_state<nn::StateDict>(whole["model"].as<State>());
   const State& shapes = whole["shapes"].as<State>();

@@ -82,6 +82,7 @@ void ShardFlat::move_shards(const GroupMemoryOptions& memory) {
   wanted.dtype = shard_.dtype();
   Tensor moved = group_empty({per_rank_}, wanted);
   moved.copy_(shard_);
+  moved.set_version(shard_.version());  // graphs that were made before know it
   for (ShardMember& m : members_) m.shard.set_data(moved.narrow(0, m.shard.storage_offset(), m.shard.numel()));
   shard_ = moved;
 }

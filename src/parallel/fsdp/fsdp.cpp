@@ -1,11 +1,13 @@
 // What users call.
 #include "tutti/parallel/fsdp.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/check.h"
 #include "comm/group/call.h"
+#include "nn/hooks.h"
 #include "parallel/fsdp/family.h"
 #include "parallel/fsdp/unit.h"
 #include "tutti/ops.h"
@@ -19,13 +21,17 @@ namespace {
 // unit, an identity is put on the gradients that gathers it when this is differentiated, and where backward gathers
 // one, an identity that frees it. These do the same when they are differentiated in turn. One node over all gradients,
 // so that nothing is freed before the last of them.
-void mark_gradients(TensorList& gradients, const std::shared_ptr<ShardUnit>& unit, bool gathers);
+// `call` is the forward that all of this is about.
+using Call = std::shared_ptr<const UnitCall>;
+void mark_gradients(TensorList& gradients, const std::shared_ptr<ShardUnit>& unit, const Call& call, bool gathers);
 
 struct Turn : Function<Turn> {
   std::shared_ptr<ShardUnit> unit;
+  Call call;
   bool gathers = false;
-  TensorList forward(const TensorList& gradients, const std::shared_ptr<ShardUnit>& of, bool gather) {
+  TensorList forward(const TensorList& gradients, const std::shared_ptr<ShardUnit>& of, const Call& from, bool gather) {
     unit = of;
+    call = from;
     gathers = gather;
     accept_undefined_gradients();
     TensorList same;
@@ -34,25 +40,32 @@ struct Turn : Function<Turn> {
   }
   TensorList backward(const TensorList& gradients) {
     if (gathers)
-      unit->family->before_second(*unit);
+      unit->family->before_second(*unit, call.get());
     else
       unit->family->after_second(*unit);
     TensorList same = gradients;
-    mark_gradients(same, unit, !gathers);
+    mark_gradients(same, unit, call, !gathers);
     return same;
   }
 };
 
-void mark_gradients(TensorList& gradients, const std::shared_ptr<ShardUnit>& unit, bool gathers) {
+void mark_gradients(TensorList& gradients, const std::shared_ptr<ShardUnit>& unit, const Call& call, bool gathers) {
   if (!grad_enabled()) return;
   TensorList some;
   for (const Tensor& g : gradients)
     if (g.defined() && g.requires_grad()) some.push_back(g);
   if (some.empty()) return;
-  some = Turn::apply(some, unit, gathers);
+  some = Turn::apply(some, unit, call, gathers);
   size_t next = 0;
   for (Tensor& g : gradients)
     if (g.defined() && g.requires_grad()) g = some[next++];
+}
+
+// What its forward has left for the hooks that run.
+Call call_of(const ShardUnit* unit) {
+  nn::detail::CallNotes* notes = nn::detail::call_notes();
+  auto found = notes ? notes->find(unit) : nn::detail::CallNotes::iterator();
+  return notes && found != notes->end() ? std::static_pointer_cast<const UnitCall>(found->second) : nullptr;
 }
 
 // Modules are values that move and are copied: hooks are told which one they are about.
@@ -60,16 +73,18 @@ void add_hooks(nn::ModuleBase& module, const std::shared_ptr<ShardUnit>& unit) {
   module.register_forward_pre_hook(
       [unit](nn::ModuleBase& m, TensorList& inputs) { unit->family->before_forward(*unit, m, inputs); });
   module.register_forward_hook([unit](nn::ModuleBase& m, const TensorList&, TensorList& outputs) {
-    unit->family->after_forward(*unit, m, outputs);
+    Call call = unit->family->after_forward(*unit, m, outputs);
+    if (auto* notes = nn::detail::call_notes(); notes && call) (*notes)[unit.get()] = call;
   });
   module.register_forward_failure_hook([unit](nn::ModuleBase& m) { unit->family->forward_failed(*unit, m); });
   module.register_backward_pre_hook([unit](nn::ModuleBase&, TensorList& grad_outputs) {
-    unit->family->before_backward(*unit);
-    mark_gradients(grad_outputs, unit, false);
+    Call call = call_of(unit.get());
+    unit->family->before_backward(*unit, call.get());
+    mark_gradients(grad_outputs, unit, call, false);
   });
   module.register_backward_hook([unit](nn::ModuleBase&, TensorList& grad_inputs, const TensorList&) {
     unit->family->after_backward_of(*unit, grad_inputs);
-    mark_gradients(grad_inputs, unit, true);
+    mark_gradients(grad_inputs, unit, call_of(unit.get()), true);
   });
 }
 
@@ -133,34 +148,43 @@ void set_samples(const nn::ModuleBase& module, double count) { family_of(module,
 
 namespace {
 
+// Of which group each parameter is cut over, if any, and all of these groups in the order in which they come, which is
+// the same on all ranks as long as they give the same parameters.
+struct CutOver {
+  std::vector<Group> groups, of;
+  explicit CutOver(const TensorList& parameters) {
+    for (const Tensor& parameter : parameters) {
+      ShardPlace place = find_shard(parameter);
+      of.push_back(place ? place.unit->family->group() : Group());
+      if (place && std::find(groups.begin(), groups.end(), of.back()) == groups.end()) groups.push_back(of.back());
+    }
+  }
+};
+
 // Parts of one parameter are added first, rank after rank in the order of all sums; then parameters, in the order in
 // which they are given.
 double norm_of_all(const TensorList& parameters, double p) {
   NoGrad guard;
   bool largest = std::isinf(p);
   std::vector<double> sums;
-  std::vector<bool> cut;
-  Group group;
+  CutOver cut(parameters);
   for (const Tensor& parameter : parameters) {
     Tensor g = gradient_sink().gradient(parameter);
     if (g.defined() && g.is_sparse()) g = g.coalesce().values();
     double n = g.defined() && g.numel() ? norm(g.is_complex() ? g : g.to(DType::f64), p).item<double>() : 0;
     sums.push_back(largest ? n : std::pow(n, p));
-    ShardPlace place = find_shard(parameter);
-    cut.push_back(static_cast<bool>(place));
-    if (place) group = place.unit->family->group();
   }
-  if (group.defined()) {
+  for (const Group& group : cut.groups) {
     // What is whole on every rank is not to be counted by each.
-    std::vector<double> parts = sums;
-    for (size_t i = 0; i < parts.size(); ++i)
-      if (!cut[i]) parts[i] = 0;
+    std::vector<double> parts;
+    for (size_t i = 0; i < sums.size(); ++i)
+      if (cut.of[i] == group) parts.push_back(sums[i]);
     Tensor all = tensor(parts, {.dtype = DType::f64});
     comm::PurposeGuard purpose("the norm of gradients of fully_shard");
     all_reduce(all, {.op = largest ? Reduce::max : Reduce::sum, .group = group});
     parts = all.to_vector<double>();
-    for (size_t i = 0; i < parts.size(); ++i)
-      if (cut[i]) sums[i] = parts[i];
+    for (size_t i = 0, next = 0; i < sums.size(); ++i)
+      if (cut.of[i] == group) sums[i] = parts[next++];
   }
   double total = 0;
   for (double s : sums) {
@@ -174,21 +198,20 @@ double norm_of_all(const TensorList& parameters, double p) {
 
 void spread_overflow(const TensorList& parameters) {
   NoGrad guard;
-  Group group;
   TensorList numbers;
   bool overflow = false;
   for (const Tensor& parameter : parameters) {
-    if (ShardPlace place = find_shard(parameter)) group = place.unit->family->group();
     Tensor g = gradient_sink().gradient(parameter);
     if (g.defined() && g.is_sparse()) g = g.values();
     if (!g.defined() || g.numel() == 0) continue;
     numbers.push_back(g);
     overflow = overflow || !isfinite(g).all().item<bool>();
   }
-  if (!group.defined()) return;
+  CutOver cut(parameters);
+  if (cut.groups.empty()) return;
   Tensor any = full({1}, overflow ? 1 : 0, {.dtype = DType::i32});
   comm::PurposeGuard purpose("fully_shard: whether a gradient has overflowed");
-  all_reduce(any, {.op = Reduce::max, .group = group});
+  for (const Group& group : cut.groups) all_reduce(any, {.op = Reduce::max, .group = group});
   if (any.item<int>() == 0) return;
   for (Tensor& g : numbers) g.fill_(std::numeric_limits<double>::quiet_NaN());
 }

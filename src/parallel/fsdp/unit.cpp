@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "comm/group/call.h"
 #include "nn/visit.h"
+#include "optim/parts.h"
 #include "parallel/agree.h"
 #include "parallel/fsdp/family.h"
 #include "tutti/ops.h"
@@ -86,6 +87,7 @@ void register_unit(const std::shared_ptr<ShardUnit>& unit) {
   for (size_t f = 0; f < unit->flats.size(); ++f)
     for (size_t k = 0; k < unit->flats[f].members().size(); ++k)
       all.entries[unit->flats[f].members()[k].shard.impl()] = {unit, f, k};
+  optim::set_part_finder([](const Tensor& parameter) { return static_cast<bool>(find_shard(parameter)); });
 }
 
 ShardUnit::~ShardUnit() {
@@ -139,6 +141,7 @@ void ShardUnit::start_gather(const CollectiveOptions& o) {
   if (!gathers) gathers = comm::lasting("fully_shard: the parameters of " + name, "fully_shard: a unit's parameters");
   comm::PurposeGuard purpose(gathers);
   if (state != State::freed) return;
+  version = shard_version();
   for (ShardFlat& flat : flats) flat.start_gather(o);
   state = State::coming;
 }

@@ -111,7 +111,7 @@ class ShardFlat {
 class ShardFamily;
 
 /// What fully_shard makes. The module's hooks keep it alive.
-class ShardUnit {
+class ShardUnit : public std::enable_shared_from_this<ShardUnit> {
  public:
   ShardUnit(nn::ModuleBase& module, const FullyShardOptions& options, const std::shared_ptr<ShardFamily>& family);
   ~ShardUnit();
@@ -125,11 +125,12 @@ class ShardUnit {
   std::shared_ptr<ShardFamily> family;
   std::vector<ShardFlat> flats;
   State state = State::freed;
-  bool outermost = false;  // its gradients wait for the end of the pass
-  int running = 0;         // forwards inside of which we are
-  int pending = 0;         // forwards whose backward has not come
-  bool due = false;        // its backward is through: gradients are to be averaged
-  uint64_t version = 0;    // of all shards, when forward gathered them
+  bool outermost = false;      // its gradients wait for the end of the pass
+  int running = 0;             // forwards inside of which we are
+  int pending = 0;             // forwards whose backward has not come
+  bool due = false;            // its backward is through: gradients are to be averaged
+  uint64_t version = 0;        // of all shards, when they were gathered last
+  std::vector<uint64_t> used;  // of each forward inside of which we are: the version that it found
 
   void start_gather(const CollectiveOptions& options);
   void finish_gather();
