@@ -125,7 +125,7 @@ TEST_P(RemoteModules, WhatIsWrongIsSaid) {
           __LINE__ - 1);
     check(text_of_error<Error>([&] { good.load_state_dict({}); }), "tutti::rpc::detail::HostedBase::load", __LINE__);
     DistributedOptimizer<optim::SGD> sgd(good.remote_parameters(), {.lr = 0.1});
-    check(text_of_error<ValueError>([&] { sgd.set_lr(-1); }), "tutti::dist_autograd::detail::OptimizerPart", __LINE__);
+    check(text_of_error<ValueError>([&] { sgd.set_lr(-1); }), "dist_autograd's OptimizerPart::set_lr", __LINE__);
   });
 }
 
