@@ -181,7 +181,7 @@ void Pass::deliver(const std::string& key, TensorList gradients) {
     node = it->second;
     task = task_;
   }
-  node->check_gradients(gradients);
+  node->accept(gradients);
   for (uint32_t i = 0; i < gradients.size(); ++i) task->deliver({Ref<Node>(node.get()), i}, std::move(gradients[i]));
   proceed();
 }
