@@ -56,6 +56,13 @@ void drive() {
   rpc::all(a, b).wait();
   std::cout << counter.call<&Counter::text>() << ", on " << counter.owner().name << "\n";
 
+  std::vector<rpc::Future<Statistics>> answers;
+  for (const char* worker : {"worker1", "worker2"})
+    answers.push_back(rpc::async<&describe_all>(worker, std::vector<Tensor>{ones({4})}));
+  size_t first = rpc::any(answers).wait();  // the index of the first that is done
+  double mean = answers[first].then([](const Statistics& s) { return s.mean; }).wait();
+  std::cout << "worker" << first + 1 << " was first: mean " << mean << "\n";
+
   Tensor x = rpc::sync<&through>({"worker1", 5s}, ones({1}), std::vector<std::string>{"driver", "worker2", "worker1"});
   std::cout << "doubled " << x.item<double>() << "\n";
 

@@ -1,8 +1,11 @@
 #include "rpc/agent.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/names.h"
 #include "comm/group/rank.h"
 #include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
@@ -19,25 +22,33 @@ Message failure_message(const std::exception_ptr& error) {
   Message m;
   m.kind = Kind::failure;
   Writer out(m);
-  std::string kind = comm::class_of(error);
+  std::string kind = comm::class_of(error), text = comm::text_of(error), type;
   try {
     std::rethrow_exception(error);
-  } catch (const RemoteError&) {
+  } catch (const RemoteError& e) {  // of a third worker, or thrown by the function itself
     kind = "RemoteError";
+    type = e.type();
+  } catch (const Error&) {
+  } catch (const std::exception& e) {
+    type = demangle(typeid(e).name());
+    text = fmt::format("{}: {}", type, text);
   } catch (...) {
+    if (const std::type_info* t = abi::__cxa_current_exception_type()) type = demangle(t->name());
+    text = fmt::format("{}: {}", type, text);
   }
   out.string(kind);
-  out.string(comm::text_of(error));
+  out.string(text);
+  out.string(type);
   return m;
 }
 
-std::exception_ptr error_of(const std::string& kind, int rank, const std::string& text) {
+std::exception_ptr error_of(const std::string& kind, int rank, const std::string& text, const std::string& type) {
   try {
     if (kind.empty() || kind == "RemoteError") {
       Context mine = context();
       mine.rank = rank;
       ContextGuard guard(std::move(mine));
-      throw RemoteError(text, kOperation);
+      throw RemoteError(text, kOperation, type);
     }
     if (kind == "RankFailure") throw RankFailure(text, kOperation);
     comm::rethrow_as(kind, rank, text);
@@ -53,8 +64,10 @@ void copy_tensors(TensorList& tensors) {
 
 }  // namespace
 
-std::string Pending::where() const {
-  return file ? fmt::format("{}:{}", file, line) : fmt::format("an object made at {}", made_at);
+std::string Pending::where(const char* file, unsigned line, const std::string& made_at) {
+  std::string of = made_at.empty() ? "" : fmt::format("an object made at {}", made_at);
+  if (line > 0) return fmt::format("called at {}:{}{}{}", file, line, of.empty() ? "" : ", of ", of);
+  return of.empty() ? "called by the library itself" : "called of " + of;
 }
 
 const Running* running() { return current_call; }
@@ -74,14 +87,14 @@ std::shared_ptr<Agent> Agent::current(const char* operation) {
 int Agent::number_of(const To& to) const {
   if (to.name.empty()) {
     auto it = by_rank_.find(to.rank);
-    check<ValueError>(it != by_rank_.end(), kOperation, "rank {} is no worker of this session", to.rank);
-    return it->second;
+    if (it != by_rank_.end()) return it->second;
+  } else {
+    auto it = by_name_.find(std::string(to.name));
+    if (it != by_name_.end()) return it->second;
   }
-  auto it = by_name_.find(std::string(to.name));
-  if (it != by_name_.end()) return it->second;
-  std::string names;
-  for (const Worker& w : workers_) names += (names.empty() ? "" : ", ") + w.name;
-  fail<ValueError>(kOperation, "there is no worker '{}', called at {}:{}; there are: {}", to.name, to.where.file_name(),
+  std::string names, wanted = to.name.empty() ? fmt::format("of rank {}", to.rank) : fmt::format("'{}'", to.name);
+  for (const Worker& w : workers_) names += fmt::format("{}{} (rank {})", names.empty() ? "" : ", ", w.name, w.rank);
+  fail<ValueError>(kOperation, "there is no worker {}, called at {}:{}; there are: {}", wanted, to.where.file_name(),
                    to.where.line(), names);
 }
 
@@ -96,10 +109,9 @@ bool Agent::is_lost(int peer) const {
 
 std::exception_ptr Agent::loss(int peer, const Pending& p) const {
   const Worker& w = worker(peer);
-  return std::make_exception_ptr(
-      RankFailure(fmt::format("rpc: worker '{}' (rank {}) is lost: {}; it was called at {}", w.name, w.rank,
-                              peers_[static_cast<size_t>(peer)].why, p.where()),
-                  kOperation));
+  return std::make_exception_ptr(RankFailure(fmt::format("rpc: worker '{}' (rank {}) is lost: {}; it was {}", w.name,
+                                                         w.rank, peers_[static_cast<size_t>(peer)].why, p.where()),
+                                             kOperation));
 }
 
 // Whoever is itself being called does not wait: the calls that it would wait for may wait for it.
@@ -115,9 +127,10 @@ void Agent::await_credit(const CallPlan& plan, size_t bytes, Clock::time_point d
     }
     check<TimeoutError>(
         executor_.wait(*less, deadline), kOperation,
-        "worker '{}' is slow: for the time of the call at {}:{} there have been {} bytes of calls to it "
-        "that it has not answered",
-        worker(plan.to).name, plan.file, plan.line, options_.max_bytes);
+        "worker '{}' is slow: {} could not be sent in its time, {}, since calls to it that it has not answered take "
+        "more than {} bytes (SessionOptions::max_bytes)",
+        worker(plan.to).name, function_name(plan.key), Pending::where(plan.file, plan.line, plan.made_at),
+        options_.max_bytes);
   }
 }
 
@@ -248,6 +261,14 @@ void Agent::cancelled(const FutureCore& future) {
   send(pending->peer, std::move(m));
 }
 
+std::string Agent::name_of(const FutureCore& future) const {
+  std::lock_guard lock(mutex_);
+  auto it = pending_.find(future.number);
+  if (it == pending_.end()) return "";
+  const Pending& p = it->second;
+  return fmt::format("{} of worker '{}', {}", function_name(p.key), worker(p.peer).name, p.where());
+}
+
 void Agent::expired(FutureCore& future) {
   std::string text = "rpc: the call took too long";
   {
@@ -255,9 +276,11 @@ void Agent::expired(FutureCore& future) {
     auto it = pending_.find(future.number);
     if (it != pending_.end()) {
       const Pending& p = it->second;
-      text = fmt::format("rpc: worker '{}' (rank {}) has not answered {}, called at {}, for {:.3g} s",
-                         worker(p.peer).name, worker(p.peer).rank, function_name(p.key), p.where(),
-                         std::chrono::duration<double>(p.timeout).count());
+      text = fmt::format(
+          "rpc: worker '{}' (rank {}) has not answered {}, {}, for {:.3g} s (a call has the session's "
+          "timeout, or one of its own: {{\"{}\", 5min}})",
+          worker(p.peer).name, worker(p.peer).rank, function_name(p.key), p.where(),
+          std::chrono::duration<double>(p.timeout).count(), worker(p.peer).name);
     }
   }
   if (future.try_fail(std::make_exception_ptr(TimeoutError(text, kOperation)))) cancelled(future);
@@ -341,11 +364,11 @@ void Agent::complete(Message message) {
     if (!mine) return;
     if (message.kind == Kind::failure) {
       Reader in(message);
-      std::string kind = in.string(), text = in.string();
+      std::string kind = in.string(), text = in.string(), type = in.string();
       const Worker& w = worker(message.from);
-      error = error_of(kind, w.rank,
-                       fmt::format("{} (worker '{}', {}, called at {})", text, w.name, function_name(pending->key),
-                                   pending->where()));
+      error = error_of(
+          kind, w.rank,
+          fmt::format("{} (worker '{}', {}, {})", text, w.name, function_name(pending->key), pending->where()), type);
     } else {
       if (!message.extension.empty()) {
         Context inside = context_;

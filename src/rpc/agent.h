@@ -43,10 +43,11 @@ struct Pending {
   const char* key = nullptr;   // of the function
   const char* file = nullptr;  // of the call, where it is known
   unsigned line = 0;
-  std::string made_at;  // otherwise: of the object whose method it is
+  std::string made_at;  // of the object whose method it is
   std::shared_ptr<void> autograd;
-  /// "file.cpp:12"
-  std::string where() const;
+  /// "called at file.cpp:12"
+  std::string where() const { return where(file, line, made_at); }
+  static std::string where(const char* file, unsigned line, const std::string& made_at);
 };
 
 /// How a call is to be made.
@@ -85,6 +86,7 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
 
   // ---- What it calls
   void call(const CallPlan& plan, Message message, const std::shared_ptr<FutureCore>& result);
+  std::string name_of(const FutureCore& future) const override;
   void cancelled(const FutureCore& future) override;
   void expired(FutureCore& future) override;
   bool wait(FutureCore& future, Clock::time_point until) { return executor_.wait(future, until); }

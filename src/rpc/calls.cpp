@@ -39,8 +39,20 @@ Table make_table() {
 std::string place(const To::Where& where) { return fmt::format("{}:{}", where.file_name(), where.line()); }
 
 const RefHandle& checked(const std::shared_ptr<RefHandle>& handle) {
-  check<ValueError>(handle != nullptr, "RemoteRef", "this reference is undefined");
+  check<ValueError>(handle != nullptr, "RemoteRef",
+                    "this reference is undefined: it was made by RemoteRef(), not by rpc::remote or rpc::share");
   return *handle;
+}
+
+/// "a<b, c>" of "a<b, c>, d" and of "a<b, c>>(...)".
+std::string_view first_of_list(std::string_view list) {
+  int depth = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    char c = list[i];
+    if (depth == 0 && (c == ',' || c == '>' || c == ')')) return list.substr(0, i);
+    depth += (c == '<' || c == '(') - (c == '>' || c == ')');
+  }
+  return list;
 }
 
 /// Waits until an object is made.
@@ -73,7 +85,8 @@ const Function* find_function(uint64_t id) {
 
 void check_functions() { find_function(0); }
 
-// "tutti::rpc::detail::Calling<&(forward(tutti::Tensor const&))>" → "forward(tutti::Tensor const&)"
+// "tutti::rpc::detail::Calling<&(forward(tutti::Tensor const&))>" → "forward(tutti::Tensor const&)"; of methods without
+// the object's type, which is in their name; of the library's own what users call.
 std::string function_name(const char* key) {
   std::string name = demangle(key);
   const std::string room = "tutti::rpc::detail::";
@@ -83,6 +96,16 @@ std::string function_name(const char* key) {
   std::string inside = name.substr(open + 1, name.size() - open - 2);
   if (inside.starts_with("&(") && inside.ends_with(")")) inside = inside.substr(2, inside.size() - 3);
   std::string kind = name.substr(room.size(), open - room.size());
+  if (kind == "Method") {
+    std::string_view method = std::string_view(inside).substr(first_of_list(inside).size());
+    size_t begin = method.find_first_not_of(", &(");
+    if (begin != std::string_view::npos) inside = method.substr(begin);
+  }
+  const std::string hosted = room + "forward_hosted<", autograd = "tutti::dist_autograd::detail::";
+  if (size_t at = inside.find(hosted); at != std::string::npos)
+    return fmt::format("RemoteModule<{}>", first_of_list(std::string_view(inside).substr(at + hosted.size())));
+  if (size_t at = inside.find(autograd); at != std::string::npos && at <= 1)
+    return "dist_autograd's " + inside.substr(at + autograd.size());
   return kind == "Making" ? "the making of " + inside : kind == "Fetching" ? "to_here() of " + inside : inside;
 }
 
@@ -105,11 +128,12 @@ Outgoing::Outgoing(const To& to, const Function& function) : state_(std::make_sh
   s.message.function = function.id;
 }
 
-Outgoing::Outgoing(const std::shared_ptr<RefHandle>& reference, To::Time timeout, const Function& function)
+Outgoing::Outgoing(const std::shared_ptr<RefHandle>& reference, To::Time timeout, const To::Where& where,
+                   const Function& function)
     : state_(std::make_shared<State>()) {
   State& s = *state_;
   s.agent = checked(reference).agent();
-  s.plan = {reference->id.owner, timeout, false, function.key, nullptr, 0, reference->made_at};
+  s.plan = {reference->id.owner, timeout, false, function.key, where.file_name(), where.line(), reference->made_at};
   s.message.function = function.id;
   Writer(s.message).reference(reference);
 }
@@ -144,9 +168,9 @@ bool is_mine(const std::shared_ptr<RefHandle>& handle) {
   return handle->id.owner == agent->me();
 }
 
-void wait_for_object(const std::shared_ptr<RefHandle>& handle) {
+void wait_for_object(const std::shared_ptr<RefHandle>& handle, const To::Where& where) {
   if (checked(handle).made) return handle->made->wait();
-  Outgoing call(handle, {}, function<Touching>);
+  Outgoing call(handle, {}, where, function<Touching>);
   auto result = std::make_shared<CallResult<void>>();
   call.start(result, true);
   result->wait();

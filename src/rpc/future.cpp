@@ -99,11 +99,25 @@ void FutureCore::wait() {
 }
 
 bool FutureCore::cancel() {
-  if (!try_fail(std::make_exception_ptr(CancelledError("rpc: the call was cancelled", "rpc")))) return false;
-  if (auto from = origin.lock()) from->cancelled(*this);
+  auto from = origin.lock();
+  std::string name = from && !done() ? from->name_of(*this) : "";
+  std::string text = name.empty() ? "rpc: the future was cancelled" : "rpc: the call was cancelled: " + name;
+  if (!try_fail(std::make_exception_ptr(CancelledError(text, "rpc")))) return false;
+  if (from) from->cancelled(*this);
   return true;
 }
 
+void FutureCore::abandon() {
+  try_fail(std::make_exception_ptr(
+      CancelledError("rpc: the last rpc::Promise of this future is gone, and neither set() nor fail() was called: "
+                     "keep one until then",
+                     "rpc")));
+}
+
+void undefined_future() {
+  tutti::fail<ValueError>("rpc::Future",
+                          "this future is undefined: it was made by Future(), not by rpc::async, then() or a Promise");
+}
 void nothing_to_wait_for() { tutti::fail<ValueError>("rpc", "any() of no futures at all never ends"); }
 
 }  // namespace tutti::rpc::detail

@@ -68,6 +68,12 @@ std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
   check<ValueError>(options.threads >= 1, kOperation, "a session needs a thread at least, not {}", options.threads);
   check<ValueError>(options.timeout.count() > 0, kOperation, "the timeout is {} ms", options.timeout.count());
   check<ValueError>(options.max_bytes > 0, kOperation, "max_bytes is 0: no call could be made");
+  (void)tutti::world();
+  auto state = std::static_pointer_cast<comm::RankGroup>(tutti::context().world)->state;
+  // Before it waits for others, who need not be making one.
+  if (auto other = std::static_pointer_cast<Agent>(state->guest()))
+    fail<ValueError>(kOperation, "this rank has a session already, as worker '{}': it is to end first",
+                     other->worker(other->me()).name);
   check_functions();
   int rank = group.ranks()[static_cast<size_t>(group.rank())];
   if (options.name.empty()) options.name = fmt::format("worker{}", rank);
@@ -78,10 +84,8 @@ std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
   context.sink = nullptr;
   context.tracer = nullptr;
   context.distributed_autograd = nullptr;
-  (void)tutti::world();
   context.world = tutti::context().world;
   auto agent = std::make_shared<Agent>(options, options.group, std::move(context));
-  auto state = std::static_pointer_cast<comm::RankGroup>(tutti::context().world)->state;
   Introduction mine;
   mine.name = options.name;
   mine.pid = ::getpid();

@@ -71,6 +71,7 @@ TEST_P(DistAutogradFailures, WhatAThirdWorkerThrowsIsThrownHere) {
         Tensor y = rpc::sync<&through>(1, x, std::vector<int>{1, 3, 2}, where, Trouble::raise);
         std::string text = text_of_error<ShapeError>([&] { backward(inner, {y.sum()}); });
         EXPECT_NE(text.find("on purpose, on rank " + std::to_string(where)), std::string::npos) << text;
+        EXPECT_NE(text.find("autograd_failure_test.cpp:" + std::to_string(__LINE__ - 2)), std::string::npos) << text;
         // The context is freed everywhere, and says so.
         text = text_of_error<GradError>([&] { get_gradients(inner); });
         EXPECT_NE(text.find("on purpose"), std::string::npos) << text;
@@ -106,6 +107,7 @@ TEST_P(DistAutogradFailures, TimeoutsNameWhoIsLate) {
     Tensor y = rpc::sync<&through>(1, weight(), std::vector<int>{2}, 2, Trouble::wait);
     std::string text = text_of_error<TimeoutError>([&] { backward(context, {y.sum()}, {.timeout = 200ms}); });
     EXPECT_NE(text.find("worker"), std::string::npos) << text;
+    EXPECT_NE(text.find("autograd_failure_test.cpp"), std::string::npos) << text;
   });
 }
 

@@ -322,6 +322,34 @@ TEST_P(DistAutograd, HooksRunWhereTheTensorsAre) {
   });
 }
 
+// The gradient of a sum is one number. It arrives as what it is without workers, and not as so many copies.
+std::vector<int64_t> strides_seen;
+Tensor watched(const Tensor& x) {
+  Tensor y = x * parameter("w", {2, 3});
+  y.register_hook([](const Tensor& g) {
+    strides_seen = {g.stride(0), g.stride(1)};
+    return g;
+  });
+  return y;
+}
+std::vector<int64_t> seen_there() { return strides_seen; }
+TEST_P(DistAutograd, WhatIsEqualAlongADimensionTravelsOnce) {
+  drive(2, [] {
+    Tensor rows = arange(1, 4) * 1.5;
+    for (bool all : {true, false}) {
+      Context context;
+      Tensor x = parameter("x", {2, 3});
+      Tensor y = rpc::sync<&watched>("worker1", x);
+      backward(context, {all ? y.sum() : (y.sum(0) * rows).sum()});
+      EXPECT_EQ(rpc::sync<&seen_there>("worker1"), (std::vector<int64_t>{0, all ? 0 : 1}));
+      Tensor g = all ? ones({2, 3}) : rows.expand({2, 3});
+      EXPECT_TRUE(near(get_gradients(context).at(x), g * (arange(1, 7) * 0.1 + 1).view({2, 3})));
+      EXPECT_TRUE(near(rpc::sync<&gradient_of>("worker1", "w"), g * x.detach()));
+    }
+    expect_nothing_left();
+  });
+}
+
 // ---- The same bits
 
 Tensor bumpy(const Tensor& x, int64_t k) {

@@ -1,6 +1,11 @@
 // Calls: the same bodies on threads, on processes of a host, and on hosts.
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <list>
+#include <set>
+#include <unordered_set>
+
 #include "tests/rpc/support.h"
 
 namespace tutti::test::of_calls {  // functions that are called have names of their own
@@ -32,7 +37,11 @@ struct Whole {
   Shape shape;
   std::pair<DType, Device> kind;
   std::vector<double> plain;
-  TUTTI_FIELDS(parts, names, either, tuple, array, flags, shape, kind, plain)
+  std::set<std::string> set;
+  std::unordered_set<int> unordered;
+  std::deque<Tensor> deque;
+  std::list<std::pair<int, std::string>> list;
+  TUTTI_FIELDS(parts, names, either, tuple, array, flags, shape, kind, plain, set, unordered, deque, list)
 };
 Whole echo(Whole whole) { return whole; }
 Tensor echo_tensor(const Tensor& t) { return t; }
@@ -74,6 +83,10 @@ TEST_P(RpcCalls, ValuesArriveAsTheyWere) {
     w.shape = {4, 5};
     w.kind = {bf16, "cpu"};
     w.plain = {1.5, -0.0};
+    w.set = {"b", "a"};
+    w.unordered = {3, 1, 2};
+    w.deque = {ones({2}), zeros({1})};
+    w.list = {{1, "one"}, {0, "none"}};
     Whole got = rpc::sync<&echo>("worker1", w);
     EXPECT_EQ(got.parts["a"].name, "first");
     ASSERT_EQ(got.parts["a"].tensors.size(), 3u);
@@ -91,6 +104,12 @@ TEST_P(RpcCalls, ValuesArriveAsTheyWere) {
     EXPECT_EQ(got.shape, w.shape);
     EXPECT_EQ(got.kind, w.kind);
     EXPECT_EQ(got.plain, w.plain);
+    EXPECT_EQ(got.set, w.set);
+    EXPECT_EQ(got.unordered, w.unordered);
+    ASSERT_EQ(got.deque.size(), 2u);
+    EXPECT_TRUE(got.deque[0].equal(ones({2})));
+    EXPECT_TRUE(got.deque[1].equal(zeros({1})));
+    EXPECT_EQ(got.list, w.list);
     w.either = full({2}, 3.0);
     EXPECT_TRUE(std::get<Tensor>(rpc::sync<&echo>("worker1", w).either).equal(full({2}, 3.0)));
   });
@@ -160,8 +179,15 @@ TEST_P(RpcCalls, ErrorsArriveWithTypeTextWorkerAndLine) {
     EXPECT_NE(text.find("throws"), std::string::npos) << text;
     EXPECT_NE(text.find("calls_test.cpp:" + line), std::string::npos) << text;
     text = text_of_error<rpc::RemoteError>([] { rpc::sync<&throws>("worker1", 1); });
-    EXPECT_NE(text.find("beyond"), std::string::npos) << text;
-    text_of_error<rpc::RemoteError>([] { rpc::sync<&throws>("worker1", 2); });
+    EXPECT_NE(text.find("std::out_of_range: beyond"), std::string::npos) << text;
+    text = text_of_error<rpc::RemoteError>([] { rpc::sync<&throws>("worker1", 2); });
+    EXPECT_NE(text.find("Odd"), std::string::npos) << text;
+    for (int kind : {1, 4}) try {  // from there, and by way of a third worker
+        rpc::sync<&throws>("worker1", kind);
+        ADD_FAILURE() << "no error";
+      } catch (const rpc::RemoteError& e) {
+        EXPECT_EQ(e.type(), "std::out_of_range");
+      }
     text_of_error<ShapeError>([] { rpc::sync<&throws>("worker0", 3); });
     // By way of a third worker it keeps its class.
     text = text_of_error<rpc::RemoteError>([] { rpc::sync<&throws>("worker1", 4); });
@@ -178,12 +204,56 @@ TEST_P(RpcCalls, ErrorsArriveWithTypeTextWorkerAndLine) {
   });
 }
 
+// Methods of objects as well: the line of the call, not only that of the object.
+struct Thrower {
+  int plain() const { return throws(1); }
+  int with(int kind, const std::string& /*text*/) { return throws(kind); }
+  int64_t many(int64_t a, int64_t b, int64_t c, int64_t d, int64_t e, int64_t f, int64_t g) const {
+    if (g < 0) throw ValueError("negative");
+    return a + b + c + d + e + f + g;
+  }
+};
+
+TEST_P(RpcCalls, ErrorsOfMethodsNameTheirLine) {
+  drive(2, [] {
+    auto thrower = rpc::remote<Thrower>("worker1");
+    std::string made = ":" + std::to_string(__LINE__ - 1);
+    auto check = [&](const std::string& text, int line) {
+      EXPECT_NE(text.find("calls_test.cpp:" + std::to_string(line)), std::string::npos) << text;
+      EXPECT_NE(text.find(made), std::string::npos) << text;
+      EXPECT_NE(text.find("'worker1', tutti::test::of_calls::"), std::string::npos) << text;
+      EXPECT_NE(text.find("::Thrower::"), std::string::npos) << text;
+    };
+    check(text_of_error<rpc::RemoteError>([&] { thrower.call<&Thrower::plain>(); }), __LINE__);
+    check(text_of_error<ShapeError>([&] { thrower.call<&Thrower::with>(0, "x"); }), __LINE__);
+    check(text_of_error<rpc::RemoteError>([&] { thrower.async<&Thrower::plain>().wait(); }), __LINE__);
+    check(text_of_error<ShapeError>([&] { thrower.within(5s).async<&Thrower::with>(0, "x").wait(); }), __LINE__);
+    // More arguments than have overloads: the object's line is what is left.
+    EXPECT_EQ(thrower.call<&Thrower::many>(1, 2, 3, 4, 5, 6, 7), 28);
+    EXPECT_EQ(thrower.async<&Thrower::many>(1, 2, 3, 4, 5, 6, 8).wait(), 29);
+    std::string text = text_of_error<ValueError>([&] { thrower.call<&Thrower::many>(1, 2, 3, 4, 5, 6, -7); });
+    EXPECT_NE(text.find(made), std::string::npos) << text;
+  });
+}
+
+TEST_P(RpcCalls, ASecondSessionIsAnErrorAtOnce) {
+  drive(2, [] {  // of one rank alone: nobody else comes, and nobody is waited for
+    std::string text = text_of_error<ValueError>([] { rpc::Session second({.name = "other"}); });
+    EXPECT_NE(text.find("has a session already, as worker 'worker0'"), std::string::npos) << text;
+    EXPECT_EQ(rpc::sync<&add>("worker1", 1, 2), 3);
+  });
+}
+
 TEST_P(RpcCalls, WrongUseSaysWhatToDo) {
   EXPECT_THROW(rpc::sync<&nothing>("worker0"), ValueError);  // no session
   drive(2, [] {
     std::string text = text_of_error<ValueError>([] { rpc::sync<&nothing>("worker7"); });
-    EXPECT_NE(text.find("there are: worker0, worker1"), std::string::npos) << text;
-    EXPECT_THROW(rpc::sync<&nothing>(5), ValueError);
+    EXPECT_NE(text.find("there are: worker0 (rank 0), worker1 (rank 1)"), std::string::npos) << text;
+    text = text_of_error<ValueError>([] { rpc::sync<&nothing>(5); });
+    EXPECT_NE(text.find("no worker of rank 5"), std::string::npos) << text;
+    EXPECT_NE(text.find("calls_test.cpp"), std::string::npos) << text;
+    text = text_of_error<ValueError>([] { (void)rpc::RemoteRef<Thrower>().call<&Thrower::plain>(); });
+    EXPECT_NE(text.find("rpc::remote"), std::string::npos) << text;
   });
 }
 

@@ -66,6 +66,9 @@ TEST_P(RpcFutures, ThenAllAny) {
     size_t first = rpc::any(many).wait();
     EXPECT_LT(first, 20u);
     EXPECT_THROW(rpc::any(std::vector<rpc::Future<>>{}), ValueError);
+    rpc::Promise<std::string> never;  // of another type
+    EXPECT_EQ(rpc::any(never.future(), four).wait(), 1u);
+    EXPECT_EQ(rpc::any(four, never.future()).wait(), 0u);
     // Errors go along, and what follows them is not run.
     auto wrong = rpc::async<&refuse>("worker1", 1);
     bool run = false;
@@ -159,7 +162,10 @@ TEST_P(RpcFutures, Cancel) {
     EXPECT_TRUE(rpc::sync<&has_begun>("worker1", false));
     EXPECT_TRUE(call.cancel());
     EXPECT_FALSE(call.cancel());
-    EXPECT_THROW(call.wait(), CancelledError);
+    std::string text = text_of_error<CancelledError>([&] { call.wait(); });
+    EXPECT_NE(text.find("wait_until_cancelled"), std::string::npos) << text;
+    EXPECT_NE(text.find("'worker1'"), std::string::npos) << text;
+    EXPECT_NE(text.find("future_test.cpp"), std::string::npos) << text;
     EXPECT_EQ(opens.wait(), 1);  // the cancelled call has noticed, and opened
     EXPECT_FALSE(rpc::cancelled());
     auto done = rpc::async<&twice>("worker1", 1);
@@ -183,6 +189,40 @@ TEST(RpcPromise, SettlesOnceFromAnyThread) {
   EXPECT_FALSE(never.future().wait_for(1ms));
   never.set();
   never.future().wait();
+}
+
+// A future that nobody can settle any more ends, and does not keep who waits.
+TEST(RpcPromise, TheLastThatGoesEndsTheFuture) {
+  rpc::Future<int> future, after;
+  {
+    rpc::Promise<int> promise;
+    rpc::Promise<int> copy = promise;
+    future = copy.future();
+    after = future.then([](int x) { return x; });
+  }
+  EXPECT_TRUE(future.done());
+  std::string text = text_of_error<CancelledError>([&] { future.wait(); });
+  EXPECT_NE(text.find("rpc::Promise"), std::string::npos) << text;
+  EXPECT_THROW(after.wait(), CancelledError);
+  {
+    rpc::Promise<int> kept;
+    future = kept.future();
+    kept.set(3);
+  }
+  EXPECT_EQ(future.wait(), 3);
+}
+
+TEST(RpcPromise, AFutureThatIsNoneSaysSo) {
+  rpc::Future<int> none;
+  EXPECT_FALSE(none.defined());
+  EXPECT_THROW(none.wait(), ValueError);
+  EXPECT_THROW((void)none.wait_for(1ms), ValueError);
+  EXPECT_THROW((void)none.done(), ValueError);
+  EXPECT_THROW((void)none.cancel(), ValueError);
+  EXPECT_THROW((void)none.exception(), ValueError);
+  EXPECT_THROW((void)none.then([](int) {}), ValueError);
+  EXPECT_THROW((void)rpc::all(std::vector<rpc::Future<int>>{none}), ValueError);
+  EXPECT_THROW((void)rpc::any(none), ValueError);
 }
 
 }  // namespace

@@ -115,6 +115,17 @@ TEST_P(RemoteModules, WhatIsWrongIsSaid) {
     EXPECT_THROW((DistributedOptimizer<optim::SGD>({}, {.lr = 0.1})), ValueError);
     RemoteModule<nn::Linear> good("worker1", 4, 3);
     EXPECT_THROW((DistributedOptimizer<optim::SGD>(good.remote_parameters(), {.lr = -1})), ValueError);
+    // Who, what and where, in the words and lines of this file.
+    auto check = [&](const std::string& text, const std::string& what, int line) {
+      EXPECT_NE(text.find("'worker1', " + what), std::string::npos) << text;
+      EXPECT_NE(text.find("module_test.cpp:" + std::to_string(line)), std::string::npos) << text;
+    };
+    check(text_of_error<ShapeError>([&] { good(ones({2, 5})); }), "RemoteModule<tutti::nn::Linear>", __LINE__);
+    check(text_of_error<ShapeError>([&] { good.async(ones({2, 5})).wait(); }), "RemoteModule<tutti::nn::Linear>",
+          __LINE__ - 1);
+    check(text_of_error<Error>([&] { good.load_state_dict({}); }), "tutti::rpc::detail::HostedBase::load", __LINE__);
+    DistributedOptimizer<optim::SGD> sgd(good.remote_parameters(), {.lr = 0.1});
+    check(text_of_error<ValueError>([&] { sgd.set_lr(-1); }), "dist_autograd's OptimizerPart::set_lr", __LINE__);
   });
 }
 

@@ -64,9 +64,11 @@ struct BackwardOptions {
 /// sums are made in an order that does not depend on when messages arrive. What any worker throws ends the pass on all
 /// of them and is thrown here; so does the loss of a worker (RankFailure). The context is then freed everywhere, and
 /// can be used no more.
-void backward(ContextId context, const TensorList& losses, const BackwardOptions& options = {});
+void backward(ContextId context, const TensorList& losses, const BackwardOptions& options = {},
+              std::source_location where = std::source_location::current());
 /// The same without waiting.
-rpc::Future<> backward_async(ContextId context, const TensorList& losses, const BackwardOptions& options = {});
+rpc::Future<> backward_async(ContextId context, const TensorList& losses, const BackwardOptions& options = {},
+                             std::source_location where = std::source_location::current());
 
 struct SameTensor {
   size_t operator()(const Tensor& t) const { return std::hash<const void*>()(t.impl()); }

@@ -19,6 +19,7 @@
 
 #include "tutti/error.h"
 #include "tutti/rpc/future.h"
+#include "tutti/rpc/located.h"
 #include "tutti/rpc/session.h"
 #include "tutti/rpc/value.h"
 
@@ -27,6 +28,13 @@ namespace tutti::rpc {
 /// A function that was called elsewhere threw something that is not one of Tutti's errors.
 struct RemoteError : Error {
   using Error::Error;
+  RemoteError(const std::string& text, std::string operation, std::string type)
+      : Error(text, std::move(operation)), type_(std::move(type)) {}
+  /// The class of what was thrown, as C++ spells it: "std::out_of_range", "my::Error".
+  const std::string& type() const { return type_; }
+
+ private:
+  std::string type_;
 };
 
 /// Whom to call. Made from a name, a rank in the world or a Worker, and where wanted a timeout; it knows the line of
@@ -226,7 +234,8 @@ class Outgoing {
  public:
   /// `reference`: to the object whose method it is; it goes to that object's owner.
   Outgoing(const To& to, const Function& function);
-  Outgoing(const std::shared_ptr<RefHandle>& reference, To::Time timeout, const Function& function);
+  Outgoing(const std::shared_ptr<RefHandle>& reference, To::Time timeout, const To::Where& where,
+           const Function& function);
   ~Outgoing();
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
@@ -300,17 +309,36 @@ class RemoteRef {
   const Worker& owner() const;
   bool is_mine() const;
   /// Until the object is made; rethrows what its making threw, as all calls do.
-  void wait() const;
+  void wait(To::Where where = To::Where::current()) const;
 
-  /// Calls a method: ref.call<&Net::forward>(x).
-  template <auto M, class... A>
-  detail::Result<M> call(const A&... arguments) const {
-    return begin<M>(true, arguments...).wait();
+  /// Calls a method: ref.call<&Net::forward>(x). The same without waiting: ref.async<&Net::forward>(x), a Future.
+  template <auto M>
+  detail::Result<M> call(To::Where where = To::Where::current()) const {
+    return begin<M>(true, where).wait();
   }
-  /// The same without waiting.
-  template <auto M, class... A>
-  Future<detail::Result<M>> async(const A&... arguments) const {
-    return begin<M>(false, arguments...);
+  template <auto M>
+  Future<detail::Result<M>> async(To::Where where = To::Where::current()) const {
+    return begin<M>(false, where);
+  }
+#define TUTTI_RPC_OVERLOADS(n)                                                                        \
+  template <auto M, TUTTI_RPC_CLASSES(n)>                                                             \
+  detail::Result<M> call(TUTTI_RPC_GIVEN(n), To::Where where = To::Where::current()) const {          \
+    return begin<M>(true, where, TUTTI_RPC_NAMES(n)).wait();                                          \
+  }                                                                                                   \
+  template <auto M, TUTTI_RPC_CLASSES(n)>                                                             \
+  Future<detail::Result<M>> async(TUTTI_RPC_GIVEN(n), To::Where where = To::Where::current()) const { \
+    return begin<M>(false, where, TUTTI_RPC_NAMES(n));                                                \
+  }
+  TUTTI_RPC_COUNTS(TUTTI_RPC_OVERLOADS)
+#undef TUTTI_RPC_OVERLOADS
+  // Of more arguments than that. Errors say where the object was made, not where it was called.
+  template <auto M, TUTTI_RPC_CLASSES(6), class A7, class... More>
+  detail::Result<M> call(TUTTI_RPC_GIVEN(6), const A7& a7, const More&... more) const {
+    return begin<M>(true, To::Where(), TUTTI_RPC_NAMES(6), a7, more...).wait();
+  }
+  template <auto M, TUTTI_RPC_CLASSES(6), class A7, class... More>
+  Future<detail::Result<M>> async(TUTTI_RPC_GIVEN(6), const A7& a7, const More&... more) const {
+    return begin<M>(false, To::Where(), TUTTI_RPC_NAMES(6), a7, more...);
   }
   /// The same reference, whose calls have this timeout: ref.within(5s).call<&Net::forward>(x)
   RemoteRef within(To::Time timeout) const {
@@ -319,8 +347,8 @@ class RemoteRef {
     return other;
   }
   /// A copy of the object.
-  T to_here() const {
-    detail::Outgoing call(handle_, timeout_, detail::function<detail::Fetching<T>>);
+  T to_here(To::Where where = To::Where::current()) const {
+    detail::Outgoing call(handle_, timeout_, where, detail::function<detail::Fetching<T>>);
     return detail::start<std::tuple<>, T>(call, true).wait();
   }
   /// The object itself, where it is this worker's: ValueError elsewhere.
@@ -330,8 +358,8 @@ class RemoteRef {
 
  private:
   template <auto M, class... A>
-  Future<detail::Result<M>> begin(bool waits, const A&... arguments) const {
-    detail::Outgoing call(handle_, timeout_, detail::function<detail::Method<T, M>>);
+  Future<detail::Result<M>> begin(bool waits, const To::Where& where, const A&... arguments) const {
+    detail::Outgoing call(handle_, timeout_, where, detail::function<detail::Method<T, M>>);
     return detail::start<detail::Arguments<M>, detail::Result<M>>(call, waits, arguments...);
   }
   std::shared_ptr<detail::RefHandle> handle_;
@@ -341,7 +369,7 @@ class RemoteRef {
 namespace detail {
 const Worker& owner_of(const std::shared_ptr<RefHandle>& handle);
 bool is_mine(const std::shared_ptr<RefHandle>& handle);
-void wait_for_object(const std::shared_ptr<RefHandle>& handle);
+void wait_for_object(const std::shared_ptr<RefHandle>& handle, const To::Where& where);
 std::shared_ptr<void> local_object(const std::shared_ptr<RefHandle>& handle, const std::type_info& type);
 std::shared_ptr<RefHandle> share_object(std::shared_ptr<void> object, const std::type_info& type,
                                         const To::Where& where);
@@ -356,8 +384,8 @@ bool RemoteRef<T>::is_mine() const {
   return detail::is_mine(handle_);
 }
 template <class T>
-void RemoteRef<T>::wait() const {
-  detail::wait_for_object(handle_);
+void RemoteRef<T>::wait(To::Where where) const {
+  detail::wait_for_object(handle_, where);
 }
 template <class T>
 T& RemoteRef<T>::local_value() const {

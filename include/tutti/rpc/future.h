@@ -25,6 +25,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <variant>
@@ -44,6 +45,8 @@ class FutureCore;
 class FutureOrigin {
  public:
   virtual ~FutureOrigin() = default;
+  /// What it is the result of, for people: "f(int) of worker 'a', called at b.cpp:12"; empty once it has ended.
+  virtual std::string name_of(const FutureCore& future) const = 0;
   /// It was cancelled; or its time is over, and this is to fail it.
   virtual void cancelled(const FutureCore& future) = 0;
   virtual void expired(FutureCore& future) = 0;
@@ -79,6 +82,8 @@ class FutureCore : public std::enable_shared_from_this<FutureCore> {
   /// Until it is done, or its time is over; throws what went wrong.
   void wait();
   bool cancel();
+  /// Nobody is left who could settle it.
+  void abandon();
 
   /// The result as it came over the wire.
   virtual void take(Reader&) {}
@@ -127,24 +132,40 @@ struct ThenResult<F, void> : std::invoke_result<F> {};
 
 }  // namespace detail
 
-/// The other end: who has one settles the future.
+/// The other end: who has one settles the future. Copies are the same promise. Where the last one goes and nothing was
+/// settled, the future ends with CancelledError.
 template <class T>
 class Promise {
  public:
-  Promise() : core_(std::make_shared<detail::FutureValue<T>>()) {}
-  Future<T> future() const { return Future<T>(core_); }
+  Promise() : end_(std::make_shared<End>()) {}
+  Future<T> future() const { return Future<T>(end_->core); }
   /// The first of all set and fail counts.
   template <class U = detail::ValueOf<T>>
   void set(U&& value = {}) const {
-    core_->set(std::forward<U>(value));
+    end_->core->set(std::forward<U>(value));
   }
-  void fail(const std::exception_ptr& error) const { core_->try_fail(error); }
+  void fail(const std::exception_ptr& error) const { end_->core->try_fail(error); }
 
  private:
-  std::shared_ptr<detail::FutureValue<T>> core_;
+  struct End {
+    End() = default;
+    ~End() {
+      if (!core->done()) core->abandon();
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+    const std::shared_ptr<detail::FutureValue<T>> core = std::make_shared<detail::FutureValue<T>>();
+  };
+  std::shared_ptr<End> end_;
 };
 
-/// A cheap handle; copies are the same future.
+namespace detail {
+[[noreturn]] void undefined_future();
+[[noreturn]] void nothing_to_wait_for();
+}  // namespace detail
+
+/// A cheap handle; copies are the same future. One that was made by Future() is none: ValueError, whatever is asked of
+/// it.
 template <class T = void>
 class Future {
  public:
@@ -156,26 +177,29 @@ class Future {
   /// The value, when it is there; rethrows what went wrong. A call that takes longer than its timeout ends with
   /// TimeoutError.
   T wait() const {
-    core_->wait();
+    core()->wait();
     return value();
   }
   /// Gives up waiting (not the call) after this time; says whether it is done.
   bool wait_for(std::chrono::nanoseconds time) const {
-    return core_->wait_until(detail::FutureCore::Clock::now() + time);
+    return core()->wait_until(detail::FutureCore::Clock::now() + time);
   }
-  bool done() const { return core_->done(); }
+  bool done() const { return core()->done(); }
   /// What went wrong, once it is done; null: nothing.
   std::exception_ptr exception() const { return done() ? core_->error() : nullptr; }
   /// Ends it with CancelledError; false: it was done. A call that has not begun does not; one that has can look at
   /// rpc::cancelled().
-  bool cancel() const { return core_->cancel(); }
+  bool cancel() const { return core()->cancel(); }
 
   /// The future of f(value), or f() where there is none. If this fails, so does that, and f is not called. What f
   /// returns may be a future itself.
   template <class F>
   auto then(F f) const;
 
-  const std::shared_ptr<detail::FutureValue<T>>& core() const { return core_; }
+  const std::shared_ptr<detail::FutureValue<T>>& core() const {
+    if (!core_) detail::undefined_future();
+    return core_;
+  }
 
   // Coroutines.
   struct promise_type;
@@ -245,7 +269,7 @@ template <class T>
 template <class F>
 auto Future<T>::then(F f) const {
   using Given = typename detail::ThenResult<F, T>::type;
-  auto run = [core = core_, f = std::move(f)](auto&& use) mutable {
+  auto run = [core = core(), f = std::move(f)](auto&& use) mutable {
     if constexpr (std::is_void_v<T>)
       use(f);
     else
@@ -318,15 +342,22 @@ Future<std::tuple<detail::ValueOf<T>...>> all(const Future<T>&... futures) {
   return Future<std::tuple<detail::ValueOf<T>...>>(result);
 }
 
-namespace detail {
-[[noreturn]] void nothing_to_wait_for();
-}
 /// The index of the first that is done, well or not. ValueError where there is none at all.
 template <class T>
 Future<size_t> any(const std::vector<Future<T>>& futures) {
   if (futures.empty()) detail::nothing_to_wait_for();
   auto result = std::make_shared<detail::FutureValue<size_t>>();
   for (size_t i = 0; i < futures.size(); ++i) futures[i].core()->on_done([result, i] { result->set(i); });
+  return Future<size_t>(result);
+}
+/// The same of futures of different types, counted from 0.
+template <class T, class... More>
+Future<size_t> any(const Future<T>& first, const Future<More>&... more) {
+  auto result = std::make_shared<detail::FutureValue<size_t>>();
+  size_t next = 0;
+  auto watch = [&](const auto& future) { future.core()->on_done([result, i = next++] { result->set(i); }); };
+  watch(first);
+  (watch(more), ...);
   return Future<size_t>(result);
 }
 

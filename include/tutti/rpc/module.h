@@ -107,27 +107,36 @@ class RemoteModule {
   bool defined() const { return module_.defined(); }
   const Worker& owner() const { return module_.owner(); }
 
-  /// Runs the module there. Arguments are moved to its device, and results to where the arguments were.
-  template <class... A>
-  auto operator()(const A&... arguments) const {
-    return start<A...>(true, arguments...).wait();
+  /// Runs the module there: module(x...). Arguments are moved to its device, and results to where the arguments were.
+  /// The same without waiting: module.async(x...), a Future.
+  auto operator()(To::Where where = To::Where::current()) const { return start(true, where).wait(); }
+  auto async(To::Where where = To::Where::current()) const { return start(false, where); }
+#define TUTTI_RPC_OVERLOADS(n)                                                        \
+  template <TUTTI_RPC_CLASSES(n)>                                                     \
+  auto operator()(TUTTI_RPC_GIVEN(n), To::Where where = To::Where::current()) const { \
+    return start(true, where, TUTTI_RPC_NAMES(n)).wait();                             \
+  }                                                                                   \
+  template <TUTTI_RPC_CLASSES(n)>                                                     \
+  auto async(TUTTI_RPC_GIVEN(n), To::Where where = To::Where::current()) const {      \
+    return start(false, where, TUTTI_RPC_NAMES(n));                                   \
   }
-  /// The same without waiting: a Future.
-  template <class... A>
-  auto async(const A&... arguments) const {
-    return start<A...>(false, arguments...);
-  }
+  TUTTI_RPC_COUNTS(TUTTI_RPC_OVERLOADS)
+#undef TUTTI_RPC_OVERLOADS
 
-  std::vector<RemoteRef<Tensor>> remote_parameters() const {
-    return module_.template call<&detail::HostedBase::parameters>();
+  std::vector<RemoteRef<Tensor>> remote_parameters(To::Where where = To::Where::current()) const {
+    return module_.template call<&detail::HostedBase::parameters>(where);
   }
   /// Copies of its tensors.
-  nn::StateDict state_dict() const { return module_.template call<&detail::HostedBase::state_dict>(); }
-  void load_state_dict(const nn::StateDict& state) const {
-    module_.template call<&detail::HostedBase::load_state_dict>(state);
+  nn::StateDict state_dict(To::Where where = To::Where::current()) const {
+    return module_.template call<&detail::HostedBase::state_dict>(where);
   }
-  void train(bool on = true) const { module_.template call<&detail::HostedBase::train>(on); }
-  void eval() const { train(false); }
+  void load_state_dict(const nn::StateDict& state, To::Where where = To::Where::current()) const {
+    module_.template call<&detail::HostedBase::load_state_dict>(state, where);
+  }
+  void train(bool on = true, To::Where where = To::Where::current()) const {
+    module_.template call<&detail::HostedBase::train>(on, where);
+  }
+  void eval(To::Where where = To::Where::current()) const { train(false, where); }
 
   /// A module of this worker's own, with the same values. Where the handle came from another worker, that knows how the
   /// module was made: say it again, to_here(arguments...).
@@ -150,9 +159,9 @@ class RemoteModule {
 
  private:
   template <class... A>
-  auto start(bool waits, const A&... arguments) const {
+  auto start(bool waits, const To::Where& where, const A&... arguments) const {
     constexpr auto f = &detail::forward_hosted<M, detail::PassedToModule<A>...>;
-    detail::Outgoing call(To(owner()), detail::function<detail::Calling<f>>);
+    detail::Outgoing call(To(owner(), {}, where), detail::function<detail::Calling<f>>);
     return detail::start<detail::Arguments<f>, detail::Result<f>>(call, waits, module_, arguments...);
   }
   RemoteRef<detail::Hosted<M>> module_;

@@ -57,21 +57,23 @@ template <class O>
 class DistributedOptimizer {
  public:
   using Options = decltype(detail::options_of(std::declval<O&>()));
-  explicit DistributedOptimizer(const std::vector<rpc::RemoteRef<Tensor>>& parameters, const Options& options = {}) {
+  using Where = rpc::To::Where;
+  explicit DistributedOptimizer(const std::vector<rpc::RemoteRef<Tensor>>& parameters, const Options& options = {},
+                                Where where = Where::current()) {
     for (const auto& [rank, list] : detail::by_owner(parameters))
-      parts_.push_back(rpc::remote<detail::OptimizerPartOf<O>>(rank, list, options));
-    for (const auto& part : parts_) part.wait();
+      parts_.push_back(rpc::remote<detail::OptimizerPartOf<O>>({rank, {}, where}, list, options));
+    for (const auto& part : parts_) part.wait(where);
   }
   /// A step on all workers at the same time, by the gradients that they have in this context.
-  void step(ContextId context) const { step_async(context).wait(); }
-  rpc::Future<> step_async(ContextId context) const {
+  void step(ContextId context, Where where = Where::current()) const { step_async(context, where).wait(); }
+  rpc::Future<> step_async(ContextId context, Where where = Where::current()) const {
     NoGrad guard;
     std::vector<rpc::Future<>> steps;
-    for (const auto& part : parts_) steps.push_back(part.template async<&detail::OptimizerPart::step>(context));
+    for (const auto& part : parts_) steps.push_back(part.template async<&detail::OptimizerPart::step>(context, where));
     return rpc::all(std::move(steps));
   }
-  void set_lr(double lr) const {
-    for (const auto& part : parts_) part.template call<&detail::OptimizerPart::set_lr>(lr);
+  void set_lr(double lr, Where where = Where::current()) const {
+    for (const auto& part : parts_) part.template call<&detail::OptimizerPart::set_lr>(lr, where);
   }
 
  private:

@@ -99,6 +99,13 @@ template <class T>
 concept Map = tree::detail::is_map<T> || tree::detail::is_unordered_map<T>;
 template <class T>
 concept Tuple = tree::detail::is_pair<T> || tree::detail::is_tuple<T>;
+/// Sets, deques, lists: what knows its size, can be walked through, and takes elements one by one.
+template <class T>
+concept Collection = !tree::HasFields<T> && requires(T& c, const T& given, typename T::value_type element) {
+  { given.size() } -> std::convertible_to<size_t>;
+  { *given.begin() } -> std::convertible_to<typename T::value_type>;
+  c.insert(c.end(), std::move(element));
+};
 }  // namespace detail
 
 template <class T>
@@ -131,6 +138,9 @@ void write(Writer& out, const T& value) {
     else
       for (const E& element : value) write(out, element);
   } else if constexpr (tree::detail::is_array<T>) {
+    for (const auto& element : value) write(out, element);
+  } else if constexpr (detail::Collection<T> && !detail::Map<T>) {
+    out.count(value.size());
     for (const auto& element : value) write(out, element);
   } else if constexpr (detail::Map<T>) {
     out.count(value.size());
@@ -229,6 +239,10 @@ T read(Reader& in) {
       T values{};
       for (auto& value : values) value = read<typename T::value_type>(in);
       return values;
+    } else if constexpr (detail::Collection<T> && !detail::Map<T>) {
+      T values;
+      for (size_t left = in.count(); left > 0; --left) values.insert(values.end(), read<typename T::value_type>(in));
+      return values;
     } else if constexpr (detail::Map<T>) {
       T values;
       for (size_t left = in.count(); left > 0; --left) {
@@ -246,6 +260,8 @@ T read(Reader& in) {
       return value;
     } else {
       static_assert(tree::HasFields<T>, "a struct names its members: TUTTI_FIELDS(...)");
+      static_assert(std::default_initializable<T>,
+                    "a struct that comes from another worker is made empty, T{}, and then filled");
       T value{};
       in.number<uint8_t>();
       std::apply([&](auto&... fields) { ((fields = read<std::remove_cvref_t<decltype(fields)>>(in)), ...); },

@@ -27,7 +27,8 @@ class Backward : public std::enable_shared_from_this<Backward> {
     tutti::Context quiet = context();
     quiet.distributed_autograd = nullptr;
     ContextGuard guard(std::move(quiet));
-    for (int rank : others) watch(ask<&run_pass>(rank, pass_->timeout(), part_->id, pass_->head().number), false);
+    for (int rank : others)
+      watch(ask<&run_pass>({rank, pass_->timeout(), pass_->where()}, part_->id, pass_->head().number), false);
     watch(pass_->done(), true);
   }
   void fail(const std::exception_ptr& error) {
@@ -98,7 +99,7 @@ struct Started {
   rpc::Future<std::vector<int>> marks;
 };
 
-Started start(ContextId id, const TensorList& losses, const BackwardOptions& options) {
+Started start(ContextId id, const TensorList& losses, const BackwardOptions& options, const rpc::To::Where& where) {
   auto registry = Registry::current(kOperation);
   auto part = registry->get(id, kOperation);
   check<ValueError>(!losses.empty(), kOperation, "there is no loss to begin with");
@@ -110,7 +111,7 @@ Started start(ContextId id, const TensorList& losses, const BackwardOptions& opt
   auto scope = current_scope();
   Started s{std::make_shared<Backward>(registry, part, pass), pass, {}};
   try {
-    s.marks = pass->start(losses, options.gradients, scope && scope->part == part ? scope->path : Path());
+    s.marks = pass->start(losses, options.gradients, scope && scope->part == part ? scope->path : Path(), where);
   } catch (...) {  // losses that cannot be: nothing has happened
     pass->abort(std::current_exception());
     throw;
@@ -193,8 +194,8 @@ ContextId current() {
 
 // ---- Backward
 
-void backward(ContextId context, const TensorList& losses, const BackwardOptions& options) {
-  detail::Started s = detail::start(context, losses, options);
+void backward(ContextId context, const TensorList& losses, const BackwardOptions& options, std::source_location where) {
+  detail::Started s = detail::start(context, losses, options, where);
   std::vector<int> ranks;
   try {
     ranks = s.marks.wait();
@@ -214,8 +215,9 @@ void backward(ContextId context, const TensorList& losses, const BackwardOptions
   result.wait();
 }
 
-rpc::Future<> backward_async(ContextId context, const TensorList& losses, const BackwardOptions& options) {
-  detail::Started s = detail::start(context, losses, options);
+rpc::Future<> backward_async(ContextId context, const TensorList& losses, const BackwardOptions& options,
+                             std::source_location where) {
+  detail::Started s = detail::start(context, losses, options, where);
   s.marks.core()->on_done_elsewhere([s, core = s.marks.core()] {
     if (core->error()) return s.backward->fail_early(core->error());
     s.backward->run(*core->value);

@@ -55,15 +55,19 @@ void SendNode::run(GradientBuffer& outputs, GradientBuffer& inputs) {
   for (size_t i = 0; i < outputs.size(); ++i) inputs[i] = std::move(outputs[i]);
 }
 
-void SendNode::check_gradients(const TensorList& gradients) const {
+void SendNode::accept(TensorList& gradients) const {
   check<ValueError>(gradients.size() == sent_.size(), kOperation, "{} gradients came for {} tensors", gradients.size(),
                     sent_.size());
   for (size_t i = 0; i < sent_.size(); ++i) {
-    const Tensor& g = gradients[i];
+    Tensor& g = gradients[i];
     const Sent& s = sent_[i];
-    check<ShapeError>(!g.defined() || (g.sizes() == s.sizes && g.dtype() == s.dtype && g.device() == s.device),
-                      kOperation, "{} came as the gradient of a tensor of shape {} and {} on {}", g, s.sizes, s.dtype,
-                      s.device);
+    if (!g.defined()) continue;
+    bool smaller = !g.is_sparse() && g.sizes() != s.sizes && g.dim() == static_cast<int64_t>(s.sizes.size());
+    bool fits = smaller || g.sizes() == s.sizes;
+    for (int64_t d = 0; smaller && d < g.dim(); ++d) fits = fits && (g.size(d) == 1 || g.size(d) == s.sizes[d]);
+    check<ShapeError>(fits && g.dtype() == s.dtype && g.device() == s.device, kOperation,
+                      "{} came as the gradient of a tensor of shape {} and {} on {}", g, s.sizes, s.dtype, s.device);
+    if (smaller) g = g.expand(s.sizes);
   }
 }
 
@@ -85,7 +89,11 @@ ReceiveNode::ReceiveNode(ContextId context, int peer, std::string key, uint64_t 
 void ReceiveNode::run(GradientBuffer& outputs, GradientBuffer&) { send({outputs.begin(), outputs.end()}); }
 void ReceiveNode::no_gradient() { send(TensorList(outputs)); }
 
+// What is the same all along a dimension, as the gradient of a sum or a mean is, travels once.
 void ReceiveNode::send(TensorList gradients) const {
+  for (Tensor& g : gradients)
+    for (int64_t d = 0; g.defined() && !g.is_sparse() && d < g.dim(); ++d)
+      if (g.size(d) > 1 && g.stride(d) == 0) g = g.slice(d, 0, 1);
   auto pass = Pass::current();
   check<GradError>(pass != nullptr && pass->context() == context_, "backward",
                    "the graph leads to rank {}, from which a tensor came in a distributed-autograd context: use "

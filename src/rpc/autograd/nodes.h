@@ -34,8 +34,8 @@ class SendNode final : public Node {
   std::string name() const override { return "send"; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   const Path& maker() const { return maker_; }
-  /// Throws unless these can be the gradients of what was sent.
-  void check_gradients(const TensorList& gradients) const;
+  /// Gives what came the shapes of what was sent (see ReceiveNode::send); throws unless it can be its gradients.
+  void accept(TensorList& gradients) const;
 
  private:
   struct Sent {

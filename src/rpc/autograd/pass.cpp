@@ -62,7 +62,8 @@ void Pass::explore(Node* from, Marks& marks) {
 
 rpc::Future<std::vector<int>> Pass::tell(const Marks& marks) {
   std::vector<rpc::Future<std::vector<int>>> answers;
-  for (const auto& [rank, keys] : marks) answers.push_back(ask<&mark_sends>(rank, timeout(), part_->id, head_, keys));
+  for (const auto& [rank, keys] : marks)
+    answers.push_back(ask<&mark_sends>({rank, timeout(), where_}, part_->id, head_, keys));
   if (answers.size() == 1) return answers[0];
   return rpc::all(answers).then([](const std::vector<std::vector<int>>& lists) {
     std::set<int> ranks;
@@ -71,12 +72,14 @@ rpc::Future<std::vector<int>> Pass::tell(const Marks& marks) {
   });
 }
 
-rpc::Future<std::vector<int>> Pass::start(const TensorList& losses, const TensorList& gradients, const Path& path) {
+rpc::Future<std::vector<int>> Pass::start(const TensorList& losses, const TensorList& gradients, const Path& path,
+                                          const rpc::To::Where& where) {
   Marks marks;
   {
     std::lock_guard lock(mutex_);
     starts_here_ = true;
     path_ = path;
+    where_ = where;
     add_roots(*task_, losses, gradients, kOperation);
     for (const Tensor& loss : losses)
       if (Node* node = loss.grad_node(); node && visited_.insert(node).second) explore(node, marks);
@@ -178,7 +181,7 @@ void Pass::deliver(const std::string& key, TensorList gradients) {
     node = it->second;
     task = task_;
   }
-  node->check_gradients(gradients);
+  node->accept(gradients);
   for (uint32_t i = 0; i < gradients.size(); ++i) task->deliver({Ref<Node>(node.get()), i}, std::move(gradients[i]));
   proceed();
 }
@@ -193,7 +196,8 @@ void Pass::send_back(const ReceiveNode& node, TensorList gradients) {
     ++on_their_way_;
   }
   ContextGuard guard(outside(tutti::context()));
-  auto sent = rpc::async<&take_gradients>({node.peer(), timeout()}, part_->id, head_.number, node.key(), gradients);
+  auto sent =
+      rpc::async<&take_gradients>({node.peer(), timeout(), where_}, part_->id, head_.number, node.key(), gradients);
   sent.core()->on_done([self = weak_from_this(), core = sent.core()] {
     if (auto pass = self.lock()) pass->took(core->error());
   });

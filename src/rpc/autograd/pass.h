@@ -30,12 +30,15 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   ContextId context() const { return part_->id; }
   const PassHead& head() const { return head_; }
+  /// The line that began it, where that was here.
+  const rpc::To::Where& where() const { return where_; }
   /// Of its calls; zero: the session's.
   std::chrono::nanoseconds timeout() const;
 
   // ---- The first half
   /// Where it begins. `path`: of what begins it. Returns the ranks that take part beside this one.
-  rpc::Future<std::vector<int>> start(const TensorList& losses, const TensorList& gradients, const Path& path);
+  rpc::Future<std::vector<int>> start(const TensorList& losses, const TensorList& gradients, const Path& path,
+                                      const rpc::To::Where& where);
   /// These will get gradients. Returns the ranks that take part because of that.
   rpc::Future<std::vector<int>> mark(const std::vector<std::string>& keys);
 
@@ -68,6 +71,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::atomic<bool> ended_{false};  // changed under the lock; read without it, by who holds the part's
   tutti::Context context_;          // in which nodes are run
   Path path_;                       // of what began it, where that was here
+  rpc::To::Where where_;
   std::shared_ptr<GraphTask> task_;
   std::unordered_set<const Node*> visited_;
   std::unordered_set<const ReceiveNode*> reached_;  // which have not sent yet
@@ -79,10 +83,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
 };
 
 /// Calls a function of those below that returns at once. Where the other worker is a thread of this process, this
-/// thread runs it: waking another takes longer. `timeout` zero: the session's.
+/// thread runs it: waking another takes longer.
 template <auto F, class... A>
-rpc::Future<rpc::detail::Result<F>> ask(int rank, std::chrono::nanoseconds timeout, const A&... arguments) {
-  rpc::detail::Outgoing call({rank, timeout}, rpc::detail::function<rpc::detail::Calling<F>>);
+rpc::Future<rpc::detail::Result<F>> ask(const rpc::To& to, const A&... arguments) {
+  rpc::detail::Outgoing call(to, rpc::detail::function<rpc::detail::Calling<F>>);
   return rpc::detail::start<rpc::detail::Arguments<F>, rpc::detail::Result<F>>(call, true, arguments...);
 }
 
