@@ -121,14 +121,14 @@ void batch_norms() {
 void uneven_inputs() {
   spawn_ranks(3, [] {
     parallel::DistributedDataParallel ddp(Net{});
-    optim::SGD sgd(ddp.parameters(), {.lr = 0.1});
+    optim::Adam adam(ddp.parameters());
     int64_t seen = 0;
     parallel::Joinable count([] { all_reduce(zeros({1}, i64)); });  // in place of the one below
-    int last = parallel::join({ddp, count}, [&] {
+    int last = parallel::join({ddp, adam, count}, [&] {
       for (int i = 0; i <= 2 * rank(); ++i) {  // as many batches as this rank has
-        sgd.zero_grad();
+        adam.zero_grad();
         cross_entropy(ddp(randn({8, 16})), randint(0, 4, {8})).backward();
-        sgd.step();
+        adam.step();
         Tensor rows = full({1}, 8, i64);
         count.announce();
         all_reduce(rows);

@@ -34,6 +34,7 @@ void Reducer::end_pass(bool well) {
   try {
     // Buckets that left on this rank only would meet others' later ones: there is no way back from that.
     if (!well && pass_.syncing && next_ > 0) broken_ = "its graph threw when some gradients had been sent already";
+    if (!well) put_back();
     if (well && pass_.syncing && pass_.with_graph) finish_with_graph();
     if (well && pass_.syncing && !pass_.with_graph) finish_pass();
     reset_pass(well);
@@ -41,6 +42,26 @@ void Reducer::end_pass(bool well) {
     broken_ = e.what();
     reset_pass();
     throw;
+  }
+}
+
+// Of a pass that failed: parameters have again what they had, and what came until then, as without a wrapper. What has
+// been sent is lost.
+void Reducer::put_back() {
+  NoGrad guard;
+  GradientSink& sink = gradient_sink();
+  for (Entry& e : entries_) {
+    if (e.bucket >= 0 && buckets_[static_cast<size_t>(e.bucket)].left) continue;
+    Tensor sum;
+    if (e.filled) sum = context().sink ? e.slot.clone() : e.slot;
+    auto add = [&](const Tensor& part) {
+      if (part.defined()) sum = !sum.defined() ? part : sum + (part.is_sparse() ? part.to_dense() : part);
+    };
+    add(e.late);
+    add(e.sparse);
+    if (!sum.defined()) continue;
+    if (Tensor rest = sink.gradient(e.parameter); rest.defined()) sum = sum.is_sparse() ? rest + sum : sum + rest;
+    sink.set_gradient(e.parameter, sum);
   }
 }
 
@@ -55,10 +76,7 @@ void Reducer::reset_pass(bool well) {
   }
   for (Bucket& b : buckets_) b.sent = {};
   late_.clear();
-  if (pass_.syncing)
-    earlier_samples_ = 0;
-  else if (well)
-    earlier_samples_ += pass_.samples;
+  if (well) earlier_samples_ = pass_.syncing ? 0 : earlier_samples_ + pass_.samples;
   pass_ = {};
   next_ = 0;
 }
@@ -93,6 +111,7 @@ void Reducer::meet_joined() {
                     to_string(channel_));
   if (!pass_.joined) session->announce(join_->index, pass_.with_graph);
   pass_.leader = session->leader();
+  pass_.everyone = session->everyone();
 }
 
 // They are carried out one after the other, so each begins when the one before has ended.
@@ -219,8 +238,8 @@ void Reducer::finish_pass() {
 void Reducer::end_pass() {
   sync_buffers();
   ++passes_;
-  // Who has joined would not take part.
-  if (options_.checksum_every > 0 && passes_ % options_.checksum_every == 0 && !join_->session) check_equal();
+  // Who has joined has parameters of an earlier step.
+  if (options_.checksum_every > 0 && passes_ % options_.checksum_every == 0 && pass_.everyone) check_equal();
 }
 
 std::vector<uint8_t> Reducer::my_flags() {
@@ -343,6 +362,7 @@ bool Reducer::average_without_graph(Entry& e, uint8_t flags) {
 // With gradients of gradients to come, averages are made by functional collectives, through which these find their way
 // to all ranks. They are in the user's group, since backward through them makes collectives where the graph has them.
 void Reducer::finish_with_graph() {
+  Clock::time_point began = Clock::now();
   meet_joined();
   std::vector<uint8_t> flags = exchange_flags();
   // Who has joined keeps nothing, and there will be no pass back through these: see refuse_second_backward().
@@ -364,6 +384,7 @@ void Reducer::finish_with_graph() {
     }
   }
   if (!pass_.joined) note_unused(flags);
+  time_.total = time_.exposed = std::chrono::duration<double>(Clock::now() - began).count();  // nothing is hidden
   end_pass();
 }
 

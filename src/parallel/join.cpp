@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "comm/group/call.h"
 #include "comm/transport/transport.h"
+#include "tutti/comm/objects.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 
@@ -15,8 +16,8 @@ namespace {
 constexpr int64_t kFailed = std::numeric_limits<int64_t>::max();
 constexpr const char* kPurpose = "join(): all ranks of its group must be inside until all are through";
 
-Tensor round_of(int64_t part, int64_t rank, int64_t mode) {
-  return tensor(std::vector<int64_t>{part, rank, mode}, {.dtype = DType::i64});
+Tensor round_of(int64_t part, int64_t rank, int64_t mode, bool joined) {
+  return tensor(std::vector<int64_t>{part, rank, mode, joined}, {.dtype = DType::i64});
 }
 
 // Takes part in whatever others announce until nobody does.
@@ -53,11 +54,12 @@ JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
   NoGrad guard;
   comm::PurposeGuard purpose(kPurpose);
   // The largest number is that of the lowest rank.
-  Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode);
+  Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode, part < 0);
   all_reduce(round, {.op = Reduce::max, .group = group_, .place = options_.place});
   std::vector<int64_t> all = round.to_vector<int64_t>();
   if (all[0] == kFailed) others_failed(group_.ranks()[static_cast<size_t>(all[1] - group_.size() - 1)]);
   if (all[0] > 0) leader_ = group_.size() - static_cast<int>(all[1]);
+  everyone_ = all[3] == 0;
   check<MismatchError>(part < 0 || all[0] == part + 1, "join",
                        "this rank announced part {} of the joined ones while another announced part {}", part,
                        all[0] - 1);
@@ -78,7 +80,7 @@ void JoinSession::fail(const std::string& why) {
   comm::PurposeGuard purpose(kPurpose);
   try {
     // Larger than any rank, so that it is this one's whatever others say.
-    Work told = all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0),
+    Work told = all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0, false),
                                  {.op = Reduce::max, .group = group_, .place = options_.place});
     if (told.wait_for(options_.patience)) return;
   } catch (const Error&) {  // the world has failed already: they know
@@ -92,6 +94,19 @@ Joinable::Joinable(std::function<void()> shadow, std::function<void(int last)> f
   check<ValueError>(shadow != nullptr, "Joinable", "needs a function that makes the same collectives");
   part_->shadow = [shadow = std::move(shadow)](int64_t) { shadow(); };
   part_->finish = std::move(finish);
+}
+
+Joinable::Joinable(io::Part state) : part_(std::make_shared<JoinPart>()) {
+  part_->shadow = [](int64_t) {};
+  part_->finish = [own = std::weak_ptr(part_), state = std::move(state)](int last) {
+    auto part = own.lock();
+    const Group& group = part->session->group();
+    comm::PurposeGuard purpose("the end of join(): all ranks get the state of the last");
+    io::State all;
+    if (group.rank() == last) all["state"] = state.save();
+    broadcast_object(all, {.root = last, .group = group, .place = part->session->place()});
+    if (group.rank() != last) state.load(std::as_const(all)["state"]);
+  };
 }
 
 void Joinable::announce() const {

@@ -12,10 +12,11 @@ namespace tutti::parallel {
 ///
 /// Note [Joining]
 /// Whoever is about to make joined collectives announces which: a small all_reduce in a group of its own, to which
-/// ranks without inputs give zeros. These learn from it what to shadow, and that all are through when nobody announced
-/// anything. A rank whose body threw gives a number larger than all, and waits a moment for the others to hear it.
-/// They may never: those that are inside of a collective, of what was announced or of forward, wait there for this very
-/// rank. Only the end of the world reaches them.
+/// ranks without inputs give zeros, and that they have none. These learn from it what to shadow, and that all are
+/// through when nobody announced anything; the others, whether all ranks are with them. A rank whose body threw gives a
+/// number larger than all, and waits a moment for the others to hear it. They may never: those that are inside of a
+/// collective, of what was announced or of forward, wait there for this very rank. Only the end of the world reaches
+/// them.
 class JoinSession {
  public:
   JoinSession(Group group, const JoinOptions& options) : group_(std::move(group)), options_(options) {}
@@ -29,16 +30,20 @@ class JoinSession {
   void fail(const std::string& why);
   /// The lowest rank that was active in the last round; -1: nobody ever was.
   int leader() const { return leader_; }
+  /// Whether all ranks were active in the last round.
+  bool everyone() const { return everyone_; }
   /// Whether this rank has no more inputs.
   bool joined = false;
   bool count_joined() const { return options_.count_joined; }
   const Group& group() const { return group_; }
+  const Place& place() const { return options_.place; }
 
  private:
   [[noreturn]] void others_failed(int rank);
   Group group_;
   JoinOptions options_;
   int leader_ = -1;
+  bool everyone_ = false;
 };
 
 struct JoinPart {

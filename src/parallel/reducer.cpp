@@ -16,6 +16,7 @@ namespace tutti::parallel {
 namespace {
 
 constexpr const char* kName = "DistributedDataParallel";
+constexpr const char* kBroken = "it cannot go on after a backward pass that failed ({}): make a new one";
 // Transports keep a few collectives at a time. More would block backward until other ranks come, who may just then
 // wait for this rank in a collective of their own (of a SyncBatchNorm, say).
 constexpr size_t kMaxInFlight = 8;
@@ -46,6 +47,21 @@ uint64_t next_number() {
   return ++last;
 }
 
+// The numbers of all wrappers that a parameter has.
+struct Owners {
+  std::mutex mutex;
+  std::unordered_multimap<const TensorImpl*, uint64_t> numbers;
+};
+Owners& owners() {
+  static auto* all = new Owners;  // wrappers may live as long as the process
+  return *all;
+}
+bool has_newer(const Tensor& parameter, uint64_t number) {
+  std::lock_guard lock(owners().mutex);
+  auto [begin, end] = owners().numbers.equal_range(parameter.impl());
+  return std::any_of(begin, end, [&](const auto& owner) { return owner.second > number; });
+}
+
 }  // namespace
 
 std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions& options) {
@@ -56,6 +72,10 @@ std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions&
         reducer->entries_[i].parameter.register_post_accumulate_hook([weak = std::weak_ptr(reducer), i](const Tensor&) {
           if (auto self = weak.lock()) self->accumulated(i);
         }));
+  {
+    std::lock_guard lock(owners().mutex);
+    for (const Entry& e : reducer->entries_) owners().numbers.emplace(e.parameter.impl(), reducer->number_);
+  }
   reducer->join_->shadow = [weak = std::weak_ptr(reducer)](int64_t mode) {
     if (auto self = weak.lock()) self->shadow(mode);
   };
@@ -70,7 +90,8 @@ std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions&
     if (!self) return;
     TensorList all;
     for (const Entry& e : self->entries_) all.push_back(e.parameter);
-    for (const NamedBuffer& b : self->buffers_) all.push_back(b.tensor);
+    for (const NamedBuffer& b : self->buffers_)
+      if (b.policy != BufferPolicy::none) all.push_back(b.tensor);
     comm::PurposeGuard purpose("the end of join(): all ranks get the parameters of the last");
     self->broadcast_all(all, last);
   };
@@ -94,6 +115,12 @@ Reducer::Reducer(nn::ModuleBase& module, const DdpOptions& options)
 
 Reducer::~Reducer() {
   for (HookHandle& hook : hooks_) hook.remove();
+  std::lock_guard lock(owners().mutex);
+  for (const Entry& e : entries_) {
+    auto [begin, end] = owners().numbers.equal_range(e.parameter.impl());
+    auto mine = std::find_if(begin, end, [&](const auto& owner) { return owner.second == number_; });
+    if (mine != end) owners().numbers.erase(mine);
+  }
 }
 
 void Reducer::adopt(nn::ModuleBase& module) {
@@ -153,8 +180,7 @@ void Reducer::broadcast_all(const TensorList& tensors, int root) const {
 }
 
 void Reducer::check_module(nn::ModuleBase& module) {
-  check<Error>(broken_.empty(), kName, "it cannot go on after a backward pass that failed ({}): make a new one",
-               broken_);
+  check<Error>(broken_.empty(), kName, kBroken, broken_);
   for (const Tensor& p : visit(module).parameters) {
     auto known = index_.find(p.impl());
     if (known == index_.end()) unknown_parameter(module, p);
@@ -255,9 +281,12 @@ void Reducer::check_equal() {
 
 // ---- A pass
 
-bool Reducer::begin_pass() {
+bool Reducer::begin_pass(const Entry* come) {
   if (pass_.active) return true;
-  if (!broken_.empty()) return false;  // forward says so; another one may work on these parameters by now
+  if (!broken_.empty()) {
+    refuse_broken(come);
+    return false;
+  }
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
   forget_cleared();
   pass_ = {};
@@ -270,6 +299,14 @@ bool Reducer::begin_pass() {
   if (pass_.syncing) begin_sync(false);
   if (pass_.syncing && !pass_.observing && !pass_.with_graph) offer_homes();
   return true;
+}
+
+// Nobody would average what comes, unless a newer one works on these parameters by now.
+void Reducer::refuse_broken(const Entry* come) const {
+  if (!after_backward([](bool) {})) return;  // it is for grad(), and goes to no parameter
+  auto replaced = [&](const Entry& e) { return has_newer(e.parameter, number_); };
+  check<Error>(come ? replaced(*come) : std::all_of(entries_.begin(), entries_.end(), replaced), kName, kBroken,
+               broken_);
 }
 
 // What was left without averaging may have been thrown away since, by zero_grad(), and its samples with it.
@@ -305,7 +342,7 @@ void Reducer::begin_sync(bool joined) {
 void Reducer::accumulated(size_t index) {
   std::lock_guard lock(mutex_);
   Entry& e = entries_[index];
-  bool active = begin_pass();
+  bool active = begin_pass(&e);
   e.dirty = true;
   if (!active || !pass_.syncing) return;
   ++e.count;

@@ -92,15 +92,17 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   };
   struct Pass {
     bool active = false, syncing = false, observing = false, with_graph = false, joined = false;
-    int leader = 0;      // whose buffers, and whose order, count
-    double samples = 0;  // of this pass
+    bool everyone = true;  // no rank has joined
+    int leader = 0;        // whose buffers, and whose order, count
+    double samples = 0;    // of this pass
     std::vector<size_t> order;
   };
 
   void adopt(nn::ModuleBase& module);
   [[noreturn]] void unknown_parameter(const nn::ModuleBase& module, const Tensor& p) const;
   void accumulated(size_t index);
-  bool begin_pass();
+  bool begin_pass(const Entry* come = nullptr);
+  void refuse_broken(const Entry* come) const;
   void forget_cleared();
   void begin_sync(bool joined);
   void offer_homes();
@@ -110,6 +112,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void meet_joined();
   void finish_pass();
   void finish_with_graph();
+  void put_back();
   void shadow(int64_t mode);
   void reset_pass(bool well = true);
 

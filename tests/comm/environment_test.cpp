@@ -15,6 +15,7 @@
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
+#include "tutti/testing.h"
 
 #ifndef TUTTI_SANITIZE_THREAD  // which does not follow a process that has threads into its children
 
@@ -148,6 +149,112 @@ TEST(Starters, AMeetingThatFailedLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(file));
   EXPECT_FALSE(std::filesystem::exists(file + ".ranks"));
 }
+
+// ---- Two processes with the same number
+
+// Ranks that meet at a port, or in a file.
+struct Twice : testing::TestWithParam<bool> {
+  Variables of(int r, int n, const Variables& more = {}) const {
+    std::string number = std::to_string(r), size = std::to_string(n);
+    Variables all{{"OMPI_COMM_WORLD_RANK", number}, {"OMPI_COMM_WORLD_SIZE", size}, {"PMIX_NAMESPACE", job}};
+    if (GetParam())
+      all = {
+          {"RANK", number}, {"WORLD_SIZE", size}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}};
+    all.emplace_back("TUTTI_TIMEOUT", "60");
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  /// Waits until all of these have come, rank 0 among them.
+  void await(int ranks) const {
+    std::unique_ptr<Store> store;
+    if (GetParam()) {
+      store = std::make_unique<TcpStore>(TcpStoreOptions{.port = static_cast<uint16_t>(port)});
+    } else {
+      for (int i = 0; i < 10'000 && !std::filesystem::exists(meeting_file(job)); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      store = std::make_unique<FileStore>(meeting_file(job));
+    }
+    for (int r = 0; r < ranks; ++r) store->get("0/rank/" + std::to_string(r), {.timeout = std::chrono::seconds(60)});
+  }
+  static void expect_well(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  const std::string job = unique_job("twice");
+  const int port = reserved_port();
+  std::string text(pid_t first) const {
+    return "rank 1 is taken by process " + std::to_string(first) +
+           " on host .*, and process [0-9]+ on host .* wants to be it too: ranks given twice. " +
+           (GetParam() ? "RANK" : "OMPI_COMM_WORLD_RANK") + " must be another one for each process";
+  }
+};
+
+// One of three was given another's number, so that the third never comes: all end at once, and say why.
+TEST_P(Twice, IsToldToAll) {
+  auto began = std::chrono::steady_clock::now();
+  pid_t zero = start_one(of(0, 3), [&] {
+    EXPECT_THAT(message_of<RankFailure>([] { world(); }), HasSubstr("rank 1 failed: rank 1 is taken by process "));
+  });
+  pid_t one = start_one(of(1, 3), [&] {
+    EXPECT_THAT(message_of<RankFailure>([] { world(); }), ContainsRegex("rank 1 failed: " + text(::getpid())));
+  });
+  await(2);
+  expect_well(
+      start_one(of(1, 3), [&] { EXPECT_THAT(message_of<ValueError>([] { world(); }), ContainsRegex(text(one))); }));
+  expect_well(zero);
+  expect_well(one);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(50));
+}
+
+// Whoever comes when all are there is sent away, and they go on.
+TEST_P(Twice, DoesNotDisturbAWorldThatIsComplete) {
+  if (!comm::has_engine("gloo")) GTEST_SKIP() << "this build has no gloo";
+  if (!GetParam()) GTEST_SKIP() << "the file is gone by then";
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  auto body = [&] {
+    ::close(pipe[1]);
+    barrier();
+    char none;
+    EXPECT_EQ(::read(pipe[0], &none, 1), 0);  // waits for the test to close it
+    Tensor x = ones({10});
+    all_reduce(x);
+    EXPECT_EQ(x[9].item<double>(), 2);
+  };
+  Variables engine{{"TUTTI_TRANSPORT", "gloo"}};
+  pid_t zero = start_one(of(0, 2, engine), body), one = start_one(of(1, 2, engine), body);
+  await(2);
+  for (int i = 0; i < 2; ++i)
+    expect_well(start_one(of(1, 2, engine),
+                          [&] { EXPECT_THAT(message_of<ValueError>([] { world(); }), ContainsRegex(text(one))); }));
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  expect_well(zero);
+  expect_well(one);
+}
+
+// Who was killed while the ranks met in a file, of which they do not hear, may come again.
+TEST_P(Twice, IsNotWhoWasKilledAndComesAgain) {
+  if (GetParam()) GTEST_SKIP() << "at a port all ranks hear of it, and end";
+  pid_t zero = start_one(of(0, 3), [] { all_reduce_as(3); }), one = start_one(of(1, 3), [] { world(); });
+  await(2);
+  ::kill(one, SIGKILL);
+  ::waitpid(one, nullptr, 0);
+  pid_t again = start_one(of(1, 3), [] { all_reduce_as(3); });
+  {
+    FileStore store(meeting_file(job));
+    auto has_come = [&] {
+      return store.get("0/rank/1").find("\n" + std::to_string(again) + "\n") != std::string::npos;
+    };
+    for (int i = 0; i < 10'000 && !has_come(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  expect_well(start_one(of(2, 3), [] { all_reduce_as(3); }));
+  expect_well(zero);
+  expect_well(again);
+}
+INSTANTIATE_TEST_SUITE_P(Ways, Twice, testing::Bool(),
+                         [](const auto& info) { return info.param ? "AtAPort" : "InAFile"; });
 
 TEST(Starters, TheEngineBetweenHostsIsOneThatAllHave) {
   using comm::default_transport;

@@ -61,6 +61,16 @@ TUTTI_RANK_TEST(Ddp, TellsHowLongItTook) {
   EXPECT_GT(time.exposed, 0);
   EXPECT_LT(time.total + time.exposed, 60);
 }
+// With create_graph averages are made when backward is through: all of the time is exposed.
+TUTTI_RANK_TEST(Ddp, TellsHowLongItTookWithGraphs) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net);
+  ddp(numbers({2, 6}, 1)).sum().backward({.create_graph = true});
+  auto time = ddp.communication_time();
+  EXPECT_GT(time.total, 0);
+  EXPECT_EQ(time.total, time.exposed);
+  net.zero_grad();
+}
 
 TUTTI_RANK_TEST(Ddp, GradientsAreViewsOfBuckets) {
   Mlp net = seeded<Mlp>();

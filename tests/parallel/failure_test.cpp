@@ -204,7 +204,6 @@ TUTTI_RANK_TEST(DdpFailure, BackwardThatThrowsEverywhere) {
   // Before anything is sent: nothing is lost.
   for (int i = 0; i < 3; ++i)
     EXPECT_THAT(message_of<ValueError>([&] { Trap::apply(ddp(x), true).sum().backward(); }), HasSubstr("the trap"));
-  net.zero_grad();
   ddp(x).sum().backward();
   ddp.check_equal();
   // When all was sent: a new one is needed, and works.
@@ -213,6 +212,98 @@ TUTTI_RANK_TEST(DdpFailure, BackwardThatThrowsEverywhere) {
   DistributedDataParallel again(net);
   again(x).sum().backward();
   again.check_equal();
+}
+
+// What a failed pass has taken in hand before anything was sent is where it was, with what came on top of it: the same
+// as without a wrapper. The next pass averages it, and counts its samples.
+struct Kept {
+  bool sink = false, samples = false;
+};
+void keep_what_was_taken(const Kept& how) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  using parallel::Average;
+  DistributedDataParallel ddp(net, {.average = how.samples ? Average::samples : Average::ranks});
+  Table table;
+  if (how.sink) context().sink = &table;
+  struct Restore {
+    ~Restore() { context().sink = nullptr; }
+  } restore;
+  auto gradient = [&](const nn::Parameter& p) { return how.sink ? table.gradient(p) : p.grad(); };
+  auto batch = [](int step, int r) { return numbers({2, 6}, static_cast<uint64_t>(10 * step + r)).requires_grad_(); };
+  auto samples = [](int step, int r) { return 1.0 + step + r; };
+  auto set = [&](int step) {
+    if (how.samples) ddp.set_samples(samples(step, rank()));
+  };
+  auto forget = [&] {
+    net.zero_grad();
+    for (const Tensor& p : net.parameters()) gradient_sink().set_gradient(p, {});
+  };
+  for (int i = 0; i < 2; ++i) {
+    forget();
+    set(0);
+    ddp(batch(0, rank())).sum().backward();
+  }
+  forget();
+  {
+    auto guard = ddp.no_sync();
+    set(1);
+    ddp(batch(1, rank())).sum().backward();
+  }
+  Tensor first = gradient(net.first.weight).clone(), last = gradient(net.last.weight).clone();
+  for (int i = 0; i < 2; ++i) {
+    set(2);
+    Tensor h = Trap::apply(tanh(ddp.module.first(batch(2, rank()))), true);
+    EXPECT_THAT(message_of<ValueError>([&] { ddp.module.last(h).sum().backward(); }), HasSubstr("the trap"));
+  }
+  // Backward had reached the last layer, twice, and not the first.
+  Mlp alone = whole.clone();
+  {
+    Tensor h = tanh(alone.first(batch(2, rank()))).detach();
+    for (int i = 0; i < 2; ++i) alone.last(h).sum().backward();
+  }
+  expect_close(gradient(net.first.weight), first, "first.weight");
+  expect_close(gradient(net.last.weight), last + gradient(alone.last.weight), "last.weight");
+
+  set(3);
+  ddp(batch(3, rank())).sum().backward();
+  double all = 0;
+  for (int r = 0; r < world_size(); ++r) all += how.samples ? samples(1, r) + samples(3, r) : 1;
+  for (int r = 0; r < world_size(); ++r) {
+    double weight = (how.samples ? samples(1, r) + samples(3, r) : 1) / all;
+    for (int step : {1, 3}) (whole(batch(step, r)).sum() * weight).backward();
+  }
+  expect_close(gradient(net.first.weight), gradient(whole.first.weight), "first.weight");
+}
+TUTTI_RANK_TEST(DdpFailure, NothingIsLostBeforeAnythingWasSent) { keep_what_was_taken({}); }
+TUTTI_RANK_TEST(DdpFailure, NothingIsLostOfOtherSinks) { keep_what_was_taken({.sink = true}); }
+TUTTI_RANK_TEST(DdpFailure, NorSamples) { keep_what_was_taken({.samples = true}); }
+
+// Gradients of what was run before the failure would not be averaged, and nobody would know.
+TUTTI_RANK_TEST(DdpFailure, BackwardThroughABrokenOne) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net);
+  Tensor x = numbers({2, 6}, 1).requires_grad_(), mine = numbers({2, 6}, static_cast<uint64_t>(2 + rank()));
+  for (int i = 0; i < 2; ++i) ddp(x).sum().backward();
+  Tensor a = ddp(Trap::apply(x, true)).sum(), b = ddp(mine).square().sum();
+  EXPECT_THAT(message_of<ValueError>([&] { a.backward(); }), HasSubstr("the trap"));
+  net.zero_grad();
+  EXPECT_THAT(message_of<Error>([&] { b.backward({.retain_graph = true}); }), HasSubstr("make a new one"));
+  grad(b, net.last.weight, {.retain_graph = true});  // averages nothing anyway
+  // A module that is used directly tells its wrapper too.
+  EXPECT_THAT(message_of<Error>([&] { net(mine).sum().backward(); }), HasSubstr("make a new one"));
+  // One that has a part of the parameters does not speak for the others.
+  net.zero_grad();
+  {
+    DistributedDataParallel part(net.last);
+    EXPECT_THAT(message_of<Error>([&] { b.backward({.retain_graph = true}); }), HasSubstr("make a new one"));
+  }
+  net.zero_grad();
+  DistributedDataParallel again(net);
+  net(mine).square().sum().backward();
+  Mlp whole = net.clone();
+  for (int r = 0; r < world_size(); ++r)
+    (whole(numbers({2, 6}, static_cast<uint64_t>(2 + r))).square().sum() / world_size()).backward();
+  expect_same_gradients(net, whole);
 }
 
 TEST(DdpFailures, BackwardThatThrowsOnOneRankEndsTheOthers) {

@@ -151,6 +151,106 @@ TUTTI_RANK_TEST(Join, BackwardThroughAveragesIsRefused) {
               HasSubstr("backward through averaged gradients (create_graph) would wait for ranks"));
 }
 
+// Early ranks have missed steps. Optimizers, and what else counts steps, go on as one that missed none.
+TUTTI_RANK_TEST(Join, WhatOptimizersKeepComesAlong) {
+  Mlp net = seeded<Mlp>(), whole = net.clone();
+  DistributedDataParallel ddp(net);
+  optim::Adam adam(ddp.parameters(), {.lr = 0.01}), alone(whole.parameters(), {.lr = 0.01});
+  optim::Schedule slower = [](int64_t step) { return 1.0 / static_cast<double>(1 + step); };
+  optim::Scheduler schedule(adam, slower), other(alone, slower);
+  amp::GradScaler scaler({.scale = 8, .growth_interval = 2});
+  auto steps = [](int r) { return r == 0 ? 0 : 5 - r; };
+  auto batch = [](int epoch, int step, int r) {
+    return numbers({2, 6}, static_cast<uint64_t>(100 * epoch + 10 * step + r));
+  };
+  int most = world_size() > 1 ? 4 : 0;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    join({ddp, adam, schedule, scaler}, [&] {
+      for (int step = 0; step < steps(rank()); ++step) {
+        adam.zero_grad();
+        scaler.scale(ddp(batch(epoch, step, rank())).square().mean()).backward();
+        scaler.step(adam);
+        scaler.update();
+        schedule.step();
+      }
+    });
+    for (int step = 0; step < most; ++step) {
+      alone.zero_grad();
+      int active = 0;
+      for (int r = 0; r < world_size(); ++r) active += step < steps(r);
+      for (int r = 0; r < world_size(); ++r)
+        if (step < steps(r)) (whole(batch(epoch, step, r)).square().mean() / active).backward();
+      alone.step();
+      other.step();
+    }
+    ddp.check_equal();
+  }
+  EXPECT_EQ(schedule.steps(), 3 * most);
+  EXPECT_EQ(scaler.scale(), world_size() > 1 ? 8 * 64 : 8);
+  expect_same_values(net, whole, 1e-9);
+  // The next step of all shows what they kept.
+  adam.zero_grad();
+  alone.zero_grad();
+  ddp(batch(7, 0, rank())).square().mean().backward();
+  for (int r = 0; r < world_size(); ++r) (whole(batch(7, 0, r)).square().mean() / world_size()).backward();
+  adam.step();
+  alone.step();
+  ddp.check_equal();
+  expect_same_values(net, whole, 1e-9);
+}
+
+struct JoinOfTwo : QuickTest<2, 4> {};
+
+// As long as all ranks have inputs; those that have none are not expected to have the same.
+TUTTI_RANK_TEST(JoinOfTwo, ChecksumsAreTakenWhileAllHaveInputs) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net, {.checksum_every = 2});
+  optim::SGD sgd(ddp.parameters(), {.lr = 0.1});
+  auto step = [&] {
+    sgd.zero_grad();
+    ddp(numbers({2, 6}, 1)).sum().backward();
+    sgd.step();
+  };
+  join({ddp}, [&] {
+    for (int i = 0; i < (rank() == 0 ? 1 : 6); ++i) step();
+  });
+  ddp.check_equal();
+  int done = 0;
+  EXPECT_THAT(message_of<MismatchError>([&] {
+                join({ddp}, [&] {
+                  for (int i = 0; i < 6; ++i, ++done) {
+                    step();
+                    if (i == 2 && rank() == 1) {
+                      NoGrad guard;
+                      net.second.bias.add_(1);
+                    }
+                  }
+                });
+              }),
+              HasSubstr("ranks have drifted apart: second.bias is the first parameter whose bits differ"));
+  EXPECT_EQ(done, 3);
+}
+
+struct WithOwn : nn::Module<WithOwn> {
+  nn::Linear fc{2, 2};
+  nn::Buffer own{zeros({1})}, shared{zeros({1})};
+  TUTTI_FIELDS(fc, own, shared)
+  Tensor forward(const Tensor& x) { return fc(x); }
+};
+TUTTI_RANK_TEST(JoinOfTwo, BuffersOfOnesOwnStay) {
+  DistributedDataParallel ddp(WithOwn{}, {.buffer_policy = {{"own", parallel::BufferPolicy::none}}});
+  join({ddp}, [&] {
+    for (int i = 0; i < 1 + rank(); ++i) {
+      ddp(ones({1, 2})).sum().backward();
+      NoGrad guard;
+      ddp.module.own.fill_(rank() + 1.0);
+      ddp.module.shared.fill_(rank() + 1.0);
+    }
+  });
+  EXPECT_EQ(ddp.module.own.item<double>(), rank() + 1.0);
+  EXPECT_EQ(ddp.module.shared.item<double>(), world_size());
+}
+
 struct Thrown : testing::TestWithParam<int> {};
 
 // The rank with number GetParam() throws: before its first step, or between two.

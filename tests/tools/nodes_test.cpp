@@ -140,6 +140,52 @@ TEST_F(Nodes, WhoDidNotComeIsTheSameToAll) {
   }
 }
 
+// A number that two commands have: whoever comes later ends. A job that is complete goes on; one that waits for another
+// node cannot be, since that is the one with the wrong number.
+TEST_F(Nodes, ThatHaveTheSameNumber) {
+  for (int nodes : {2, 3}) {
+    Folder end;
+    int port = reserved_port();
+    auto begin = [&](int node) {
+      Words words{"--nnodes",      std::to_string(nodes), "--node-rank", std::to_string(node),
+                  "--master-addr", "127.0.0.1",           "-n",          "1",
+                  "--master-port", std::to_string(port)};
+      return std::make_unique<Program>(
+          tutti_run(words, shell("while [ ! -e " + end.path() + "/now ]; do sleep 0.05; done")),
+          std::vector<std::pair<std::string, std::string>>{{"TUTTI_SECRET", "shared"}});
+    };
+    auto zero = begin(0), one = begin(1);
+    await_connection(*one);
+    auto again = begin(1);
+    std::string text = "node 1 is process " + std::to_string(one->pid()) + " on host ";
+    std::string other = "and process " + std::to_string(again->pid()) + " on host ";
+    EXPECT_EQ(again->wait(), 1);
+    EXPECT_THAT(again->err(),
+                AllOf(HasSubstr(text), HasSubstr(other), HasSubstr("--node-rank must be another one for each")));
+    std::ofstream(end / "now") << "now";
+    for (Program* p : {zero.get(), one.get()}) {
+      EXPECT_EQ(p->wait(), nodes == 2 ? 0 : 1) << p->err();
+      if (nodes == 3) {
+        EXPECT_THAT(p->err(), HasSubstr(text));
+      }
+    }
+  }
+}
+
+// They would wait for one that does not start again.
+TEST_F(Nodes, WithDifferentOptionsDisagree) {
+  std::unique_ptr<Program> nodes[2];
+  for (int k : {0, 1})
+    nodes[k] = start(k, 2, {"-n", "1", "--max-restarts", k ? "3" : "0", "--join-timeout", "300"}, {"false"});
+  for (int k : {0, 1}) {
+    EXPECT_EQ(nodes[k]->wait(), 1);
+    EXPECT_THAT(nodes[k]->err(),
+                AllOf(HasSubstr("nodes disagree: "), HasSubstr("--nnodes 2 --max-restarts 0 on node 0"),
+                      HasSubstr("--nnodes 2 --max-restarts 3 on node 1"), HasSubstr("give all the same")))
+        << k;
+  }
+}
+
 TEST_F(Nodes, OneThatCannotStartItsRanksIsLost) {
   std::unique_ptr<Program> nodes[2];
   for (int k : {0, 1})

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstring>
+#include <random>
 
 #include "tools/tutti/command.h"
 
@@ -49,6 +51,15 @@ Nodes::Verdict from_text(const std::string& text) {
   return v;
 }
 
+// "process 123 on host a", and a number that no other process has.
+std::string own_identity() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) name[0] = 0;
+  std::random_device random;
+  return fmt::format("process {} on host {}\n{:08x}{:08x}", ::getpid(), name, random(), random());
+}
+std::string without_number(const std::string& identity) { return identity.substr(0, identity.find('\n')); }
+
 }  // namespace
 
 // Tries again and again, for a slice of time each, so that signals are heard.
@@ -67,7 +78,8 @@ void Nodes::until(Clock::time_point deadline, const std::string& what, const Try
   }
 }
 
-Nodes::Nodes(NodeOptions options, Signals& signals) : options_(std::move(options)), signals_(signals) {
+Nodes::Nodes(NodeOptions options, Signals& signals)
+    : options_(std::move(options)), identity_(own_identity()), signals_(signals) {
   if (options_.nodes == 1) return;
   TcpStoreOptions store{
       .port = options_.port, .secret = options_.secret, .timeout = kSlice, .grace = options_.node_timeout};
@@ -90,10 +102,10 @@ Nodes::Nodes(NodeOptions options, Signals& signals) : options_(std::move(options
           }
           try {
             store_ = std::make_unique<TcpStore>(store);
+            claim_place();
             store_->leave_will(of_node("lost", options_.node), is_lost + "ended before the job did",
                                fmt::format("{}said nothing for {:g} s", is_lost, seconds(options_.node_timeout)),
                                options_.node_timeout);
-            store_->set(of_node("here", options_.node), "1");
           } catch (const ConnectionError&) {
             return false;
           }
@@ -101,6 +113,21 @@ Nodes::Nodes(NodeOptions options, Signals& signals) : options_(std::move(options
         });
   store_->set_timeout(kSlice);
   begin_listening();
+}
+
+// Throws if another command has this node's number. The others hear of it if they still wait for a node: most likely
+// the one with the wrong number.
+void Nodes::claim_place() {
+  std::string there = store_->compare_and_set(of_node("here", options_.node), "", identity_);
+  if (there == identity_) return;  // by an earlier try, maybe
+  for (const std::string& key : {std::string(kLost), of_node("lost", options_.node)})
+    if (auto why = store_->try_get(key)) throw std::runtime_error(*why);
+  std::string text = fmt::format("node {} is {}, and {} wants to be it too: --node-rank must be another one for each",
+                                 options_.node, without_number(there), without_number(identity_));
+  Store::Keys all;
+  for (int k = 1; k < options_.nodes; ++k) all.push_back(of_node("here", k));
+  if (!store_->has(all)) store_->compare_and_set(kLost, "", text);
+  throw std::runtime_error(text);
 }
 
 Nodes::~Nodes() {
@@ -172,6 +199,23 @@ std::optional<std::string> Nodes::lost() {
 
 std::string Nodes::key(int epoch, const std::string& name) const { return fmt::format("epoch/{}/{}", epoch, name); }
 
+// Ends the job on all nodes: they say the same, whoever gives up first.
+void Nodes::give_up(const std::string& why) {
+  std::string text = store_->compare_and_set(kLost, "", why, {.timeout = options_.node_timeout});
+  std::lock_guard lock(mutex_);
+  lost_ = text;
+  throw std::runtime_error(text);
+}
+
+// Nodes that count restarts differently would wait for one that has ended.
+void Nodes::compare_options() {
+  auto mine = fmt::format("--nnodes {} --max-restarts {} on node ", options_.nodes, options_.max_restarts);
+  std::string first =
+      store_->compare_and_set("options", "", mine + std::to_string(options_.node), {.timeout = options_.node_timeout});
+  if (!first.starts_with(mine))
+    give_up(fmt::format("nodes disagree: {}, {}{}; give all the same", first, mine, options_.node));
+}
+
 Nodes::Place Nodes::meet(int epoch, int ranks) {
   std::string address = options_.address.empty() ? "127.0.0.1" : options_.address;
   auto [socket, port] = reserve_port();
@@ -195,6 +239,7 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
     return list;
   };
   try {
+    if (epoch == 0) compare_options();
     if (options_.node == 0) store_->set(key(epoch, "port"), std::to_string(port), wait);
     store_->set(key(epoch, fmt::format("node/{}", options_.node)), std::to_string(ranks), wait);
     until(Clock::now() + options_.join_timeout, "late", [&] {
@@ -206,14 +251,8 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
     throw std::runtime_error(lost().value_or(fmt::format("node 0 is lost: {}", e.what())));
   } catch (const std::runtime_error& e) {
     if (std::string(e.what()) != "late") throw;
-    // The same on all, whoever gives up first.
-    std::string text = store_->compare_and_set(kLost, "",
-                                               fmt::format("of {} nodes these did not come within {:g} s:{}",
-                                                           options_.nodes, seconds(options_.join_timeout), missing()),
-                                               wait);
-    std::lock_guard lock(mutex_);
-    lost_ = text;
-    throw std::runtime_error(text);
+    give_up(fmt::format("of {} nodes these did not come within {:g} s:{}", options_.nodes,
+                        seconds(options_.join_timeout), missing()));
   }
   Place place{0, 0, address, static_cast<uint16_t>(std::stoi(values.back()))};
   for (int k = 0; k < options_.nodes; ++k) {

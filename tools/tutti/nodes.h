@@ -39,6 +39,7 @@ struct NodeOptions {
   std::string secret;
   std::chrono::milliseconds join_timeout{300'000};
   std::chrono::milliseconds node_timeout{30'000};  // a node that says nothing for so long is lost
+  int64_t max_restarts = 0;                        // what the caller makes of verdicts: must be the same on all nodes
 };
 
 class Nodes {
@@ -77,8 +78,12 @@ class Nodes {
   std::optional<std::string> lost();
   std::optional<std::string> ask_for_lost(const Wait& wait);
   void leave_table();
+  void claim_place();
+  void compare_options();
+  [[noreturn]] void give_up(const std::string& why);
   bool needed_by_none();
   const NodeOptions options_;
+  const std::string identity_;  // of this command; no other has it
   Signals& signals_;
   std::unique_ptr<TcpStore> store_;  // none: there are no others
   Descriptor reserved_;              // keeps the ranks' port from others

@@ -146,7 +146,8 @@ int run_here(RunOptions o) {
                .port = static_cast<uint16_t>(o.port),
                .secret = secret,
                .join_timeout = milliseconds(o.join_timeout),
-               .node_timeout = milliseconds(o.node_timeout)},
+               .node_timeout = milliseconds(o.node_timeout),
+               .max_restarts = o.max_restarts},
               signals);
   for (int epoch = 0;; ++epoch) {
     Nodes::Place place = nodes.meet(epoch, static_cast<int>(o.ranks));

@@ -1,5 +1,6 @@
 // Ranks that somebody else started: who they are is in the environment.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -172,6 +173,40 @@ struct Meeting {
   std::string transport;
 };
 
+// What a rank tells the others of itself.
+struct RankNote {
+  std::string host, transport, engines;  // transport: empty where nobody said
+  std::string name, pid, number;         // of its host, as people know it; its process; one that no other process has
+
+  std::string encode() const {
+    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", host, transport, engines, name, pid, number);
+  }
+  static RankNote decode(const std::string& text) {
+    std::istringstream lines(text);
+    RankNote note;
+    for (std::string* field : {&note.host, &note.transport, &note.engines, &note.name, &note.pid, &note.number})
+      std::getline(lines, *field);
+    return note;
+  }
+  std::string process() const { return fmt::format("process {} on host {}", pid, name); }
+  /// As far as this process can know.
+  bool has_ended() const {
+    return host == host_id() && ::kill(static_cast<pid_t>(std::atoi(pid.c_str())), 0) != 0 && errno == ESRCH;
+  }
+};
+
+RankNote own_note() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) name[0] = 0;
+  std::random_device random;
+  return {.host = host_id(),
+          .transport = variable("TUTTI_TRANSPORT").value_or(""),
+          .engines = fmt::format("{} {}", has_ucx() ? "ucx" : "", has_gloo() ? "gloo" : ""),
+          .name = name,
+          .pid = fmt::to_string(::getpid()),
+          .number = fmt::format("{:08x}{:08x}", random(), random())};
+}
+
 // Ranks that meet in a store: what they leave there for each other. One that does not come, or ends meanwhile, is
 // named.
 class MeetingPlace {
@@ -187,6 +222,23 @@ class MeetingPlace {
     tcp_->leave_will(prefix_ + "failed", will, will, {});
   }
   Store& store() { return view_; }
+
+  /// Leaves what this rank says of itself at its key. ValueError, on whoever comes later, if another process is this
+  /// rank already. The others hear of it if they still wait for somebody: most likely the one with the wrong number.
+  void claim(const Store::Keys& keys, const RankNote& note) {
+    const std::string &key = keys[static_cast<size_t>(me_.rank)], mine = note.encode();
+    std::string there = view_.compare_and_set(key, "", mine);
+    // Where ranks meet in a file, nobody hears of one that was killed there, and its starter may have tried again.
+    while (there != mine && !tcp_ && RankNote::decode(there).has_ended())
+      there = view_.compare_and_set(key, there, mine);
+    if (there == mine) return;
+    std::string text = fmt::format(
+        "rank {} is taken by {}, and {} wants to be it too: ranks given twice? {} must be another one for each process",
+        me_.rank, RankNote::decode(there).process(), note.process(), me_.by);
+    if (tcp_) tcp_->leave_will(prefix_ + "failed", "", "", {});  // the rank does not end with this process
+    if (!view_.has(keys)) view_.compare_and_set("failed", "", encode_failure({me_.rank, "ValueError", text}));
+    fail<ValueError>("world", "{}", text);
+  }
   const std::shared_ptr<TcpStore>& tcp() const { return tcp_; }
 
   std::string get(const std::string& key, const std::string& missing) { return get_all({key}, {missing})[0]; }
@@ -243,19 +295,6 @@ class MeetingPlace {
   const std::chrono::milliseconds timeout_;
 };
 
-// What a rank tells the others of itself.
-struct RankNote {
-  std::string host, transport, engines;  // transport: empty where nobody said
-
-  std::string encode() const { return fmt::format("{}\n{}\n{}", host, transport, engines); }
-  static RankNote decode(const std::string& text) {
-    std::istringstream lines(text);
-    RankNote note;
-    for (std::string* field : {&note.host, &note.transport, &note.engines}) std::getline(lines, *field);
-    return note;
-  }
-};
-
 // Throws what is wrong with what the ranks want, the same on all of them.
 void check_wishes(Meeting& meeting, const std::vector<RankNote>& notes) {
   std::vector<std::string> engines;
@@ -275,15 +314,13 @@ void check_wishes(Meeting& meeting, const std::vector<RankNote>& notes) {
 
 Meeting compare_notes(const Started& me, MeetingPlace& place) {
   auto key = [](int r) { return fmt::format("rank/{}", r); };
-  RankNote mine{host_id(), variable("TUTTI_TRANSPORT").value_or(""),
-                fmt::format("{} {}", has_ucx() ? "ucx" : "", has_gloo() ? "gloo" : "")};
-  place.store().set(key(me.rank), mine.encode());
   Store::Keys keys;
   std::vector<std::string> missing;
   for (int r = 0; r < me.size; ++r) {
     keys.push_back(key(r));
     missing.push_back(fmt::format("rank {} did not", r));
   }
+  place.claim(keys, own_note());
   Meeting meeting;
   std::map<std::string, int> numbers;
   std::vector<RankNote> notes;
