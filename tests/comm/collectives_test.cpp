@@ -4,6 +4,7 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/transport/transport.h"
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
@@ -474,6 +475,53 @@ TEST(Failures, MismatchesNameBothCalls) {
   EXPECT_THAT(run([] { all_gather(TensorList{ones({2}), ones({2})}, ones({2})); },
                   [] { all_gather(TensorList{ones({2}), ones({3})}, ones({3})); }),
               HasSubstr("rank 1 gives 3 elements where rank 0 takes 2"));
+}
+
+// A rank that is no member may ask long after the members' group is gone: nothing of that is kept for others.
+TEST(Subgroups, AskedForByANonMemberAreFreed) {
+  spawn_ranks(3, [] {
+    Group g = world().split(0);
+    std::weak_ptr<comm::Transport> made;
+    if (rank() == 0) made = g.subgroup({0}).handle()->group;
+    EXPECT_TRUE(made.expired());
+    barrier({.group = g});
+    if (rank() != 0) {
+      Group s = g.subgroup({0});
+      EXPECT_EQ(s.size(), 1);
+      EXPECT_EQ(s.rank(), -1);
+      made = s.handle()->group;
+      EXPECT_FALSE(made.expired());
+    }
+    barrier({.group = g});
+    EXPECT_TRUE(made.expired());
+    Group again = g.subgroup({0, 1});  // by a non-member, too, before or after the members
+    if (rank() < 2) {
+      Tensor x = ones({3});
+      all_reduce(x, {.group = again});
+      EXPECT_EQ(x[0].item<double>(), 2);
+    }
+  });
+}
+
+// Numbers that the library exchanges by itself are on the host, whatever the user's tensors are on.
+TEST(Devices, TheCurrentOneIsOfTheUsersTensorsOnly) {
+  spawn_ranks(2, [] {
+    Device host;
+    Tensor x = full({3}, rank() + 1, {.dtype = DType::f64, .device = host}).requires_grad_();
+    Tensor a = ones({2}, {.dtype = DType::f32, .device = host}), b = ones({3}, {.dtype = DType::f32, .device = host});
+    DeviceGuard guard(Device("meta"));
+    Group halves = world().split(rank());
+    EXPECT_EQ(halves.size(), 1);
+    Tensor memory = group_empty({4});
+    EXPECT_TRUE(memory.device().is_cpu());
+    memory.fill_(1);
+    all_reduce(memory);
+    EXPECT_EQ(memory[0].item<double>(), 2);
+    all_reduce(TensorList{a, b});
+    EXPECT_EQ(b[0].item<double>(), 2);
+    fn::all_reduce(x, {.op = Reduce::average, .weight = rank() + 1.0}).sum().backward();
+    EXPECT_NEAR(x.grad()[0].item<double>(), 2 * (rank() + 1) / 3.0, 1e-12);
+  });
 }
 
 TEST(Failures, ATimeoutSaysWhoDidNotCome) {

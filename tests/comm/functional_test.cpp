@@ -6,6 +6,7 @@
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
+#include "tutti/compile.h"
 
 namespace tutti {
 namespace {
@@ -19,6 +20,20 @@ class Functional : public testing::TestWithParam<int> {
   double total = n * (n - 1) / 2.0;
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Functional, testing::Values(1, 2, 3, 4, 8));
+
+// Of the same numbers the two orders have other bits: a compiler may neither join them nor take one for the other.
+TEST_P(Functional, OrdersAreToldApart) {
+  spawn_ranks(n, [] {
+    auto calls = compile([](const Tensor& x, const Tensor& y) {
+      return fn::all_reduce(x) + fn::all_reduce(y, {.order = Order::fastest}) +
+             fn::all_reduce(x, {.order = Order::fastest});
+    });
+    for (int i = 0; i < 2; ++i) calls(ones({5}) * (rank() + 1.0), ones({5}) * (rank() + 2.0));
+    std::string text = calls.print();
+    EXPECT_EQ(calls.graphs()[0]->count("all_reduce"), 2u) << text;  // one, and the two fastest in a bucket
+    EXPECT_THAT(text, HasSubstr("order=fastest"));
+  });
+}
 
 Tensor leaf(const Shape& sizes, double value) { return full(sizes, value, {f64}).requires_grad_(); }
 Tensor random_leaf(const Shape& sizes) { return (rand(sizes, {f64}) + 0.5).requires_grad_(); }

@@ -1,4 +1,6 @@
 // Ranks that need not share a host, by every engine: failures, ends, timeouts, messages, layouts of ranks over hosts.
+#include "comm/transport/hosts.h"
+
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
+#include "tutti/testing.h"
 
 #ifndef TUTTI_SANITIZE_THREAD
 
@@ -146,6 +149,26 @@ TEST_P(Engines, MismatchesNameBothCalls) {
     all_reduce(x);
     EXPECT_EQ(x[4].item<double>(), 3);
   });
+}
+
+// Who writes tests says after what silence a host is lost; otherwise it is what a crowded machine needs.
+TEST_P(Engines, TheSilenceOfATestIsWhatItsOptionsSay) {
+  auto silence = [](const SpawnOptions& options, const harness::Runner& runner) {
+    Shared<std::atomic<int>> seen;
+    runner.run(
+        2,
+        [&] {
+          *seen = static_cast<int>(
+              dynamic_cast<comm::HostsGroup&>(*world().handle()->group).hosts().options().silence.count());
+        },
+        options);
+    return int{*seen};
+  };
+  std::string transport = GetParam().transport;
+  EXPECT_EQ(silence({}, harness::hosts(transport)), 5'000);
+  EXPECT_EQ(silence({.silence = 3s}, harness::hosts(transport)), 3'000);
+  EXPECT_EQ(silence({.silence = 8s}, harness::hosts(transport)), 8'000);
+  EXPECT_EQ(silence({}, harness::hosts(transport, 1s)), 1'000);
 }
 
 TEST_P(Engines, ATimeoutSaysWhoDidNotComeAndWhatItDid) {

@@ -126,7 +126,7 @@ void race(int rounds, int64_t count, Memory memory, const Leave& leave) {
 
 bool leave_by_cancelling(ShmGroup& group, Call call, const std::function<void()>& begun) {
   auto work = std::make_shared<WorkState>();
-  work->timeout = 60s;
+  work->set_timeout(60s);
   group.start(0, std::move(call), work);
   begun();
   bool cancelled = group.cancel(*work);
@@ -221,7 +221,7 @@ TEST_P(LeavingOfWays, AllRanksAgree) {
 TEST(Leaving, NothingRunsInPlaceOfACallThatIsTakenOut) {
   std::barrier running(2), may_end(2);
   int runs = 0;
-  CallQueue queue([&](const Call& call, std::chrono::milliseconds) {
+  CallQueue queue([&](const Call& call, const TimeLimit&) {
     ++runs;
     if (call.kind != Kind::barrier) return;
     running.arrive_and_wait();

@@ -1,15 +1,25 @@
 // Memory of a group: what is in it, and that collectives give the same bits as with any other.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <fstream>
+#include <optional>
 
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
+#include "tutti/context.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
 
 namespace tutti {
 namespace {
 
+using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::HasSubstr;
 using namespace test;  // NOLINT
 
@@ -157,6 +167,73 @@ TEST(GroupMemoryOfProcesses, IsTakenBackAndLeavesNothing) {
                             EXPECT_EQ(mapped(), before);
                           },
                           {});
+}
+
+// What a process says that runs where shared memory has so many bytes; none: this system does not let it.
+std::optional<std::string> said_with(const char* size, const std::function<void()>& body) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  std::fflush(nullptr);
+  pid_t child = ::fork();
+  if (child == 0) {
+    context().world = nullptr;
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "none", MS_SLAVE | MS_REC, nullptr) != 0 ||
+        ::mount("tmpfs", "/dev/shm", "tmpfs", 0, size) != 0)
+      ::_exit(3);
+    std::string text = "it ended well";
+    try {
+      spawn_processes(2, body, {.timeout = 20s});
+    } catch (const std::exception& e) {
+      text = e.what();
+    }
+    auto written = ::write(ends[1], text.data(), text.size());
+    ::_exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char part[256];
+  for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;) said.append(part, static_cast<size_t>(n));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 3) return {};
+  EXPECT_EQ(status, 0);
+  return said;
+}
+
+// Where shared memory is short a rank that touches more would be killed by a signal.
+TEST(SharedMemoryThatIsShort, IsAnErrorThatSaysWhatToDo) {
+  auto small = [] {
+    Tensor x = ones({1'000});
+    all_reduce(x);
+    if (x[-1].item<float>() != 2) throw std::runtime_error("a wrong sum");
+  };
+  auto enough = said_with("size=256k", small);
+  if (!enough) GTEST_SKIP() << "needs the right to mount";
+  EXPECT_EQ(*enough, "it ended well");
+  auto is_clear = AllOf(HasSubstr("shared memory: "), HasSubstr("/dev/shm has "), HasSubstr("--shm-size"));
+  // Groups as such; what small calls, large ones and messages need besides.
+  EXPECT_THAT(*said_with("size=8k", small), is_clear);
+  EXPECT_THAT(*said_with("size=48k", small), is_clear);
+  EXPECT_THAT(*said_with("size=256k", [] { all_reduce(ones({1'000'000})); }), is_clear);
+  EXPECT_THAT(
+      *said_with("size=256k", [] { all_gather(TensorList{ones({100'000}), ones({100'000})}, ones({100'000})); }),
+      is_clear);
+  auto messages = [] {
+    Tensor x = ones({1'000'000}), y = ones({1'000'000});
+    Work work = send_async(x, 1 - rank());
+    recv(y, 1 - rank());
+    work.wait();
+  };
+  EXPECT_THAT(*said_with("size=96k", messages), is_clear);
+  EXPECT_EQ(*said_with("size=1m", messages), "it ended well");
+  // Memory of a group is not needed: where there is none, its tensors have other memory.
+  EXPECT_EQ(*said_with("size=256k",
+                       [] {
+                         Tensor x = group_empty({200'000});
+                         x.fill_(1);
+                       }),
+            "it ended well");
 }
 #endif
 

@@ -116,6 +116,31 @@ TEST_P(Messages, BatchedMessagesInAnyOrder) {
   });
 }
 
+// What is wrong with any of them is found before the first is posted: no receive stays behind that takes what comes
+// next.
+TEST_P(MessagesOfWays, ABatchIsPostedAsAWholeOrNotAtAll) {
+  spawn(2,
+        [] {
+          Tensor y = zeros({2}), z = zeros({2}), leaf = zeros({2}).requires_grad_();
+          Tensor meta = empty({2}, {.device = Device("meta")}), sparse = eye(2).to_sparse();
+          if (rank() == 0) {
+            Message first = recv_op(y, 1, {.tag = 3});
+            EXPECT_THROW(batch_messages({first, send_op(meta, 1)}), DeviceError);
+            EXPECT_THROW(batch_messages({first, send_op(sparse, 1)}), ValueError);
+            EXPECT_THROW(batch_messages({first, recv_op(leaf, 1)}), GradError);
+            EXPECT_THROW(batch_messages({first, send_op(Tensor(), 1)}), ValueError);
+          }
+          barrier();
+          if (rank() == 1) send(full({2}, 7), 0, {.tag = 3});
+          if (rank() == 0) {
+            recv(z, 1, {.tag = 3});
+            EXPECT_EQ(z[0].item<double>(), 7);
+            EXPECT_EQ(y[0].item<double>(), 0);
+          }
+        },
+        {.timeout = std::chrono::seconds(20)});
+}
+
 TEST_P(Messages, MessagesOfOneTagKeepTheirOrder) {
   spawn([&] {
     int next = (rank() + 1) % n, last = (rank() + n - 1) % n;

@@ -9,13 +9,14 @@ const Collective& of(const void* p) { return *static_cast<const Collective*>(p);
 
 // The place is for errors only: calls of two places are the same.
 auto tied(const Collective& a) {
-  return std::tie(a.group, a.op, a.factor, a.weight, a.root, a.shapes, a.rows, a.input_rows, a.timeout, a.own);
+  return std::tie(a.group, a.op, a.factor, a.weight, a.order, a.root, a.shapes, a.rows, a.input_rows, a.timeout, a.own);
 }
 
 std::string print(const void* p) {
   const Collective& a = of(p);
   std::string text = fmt::format("group={}, op={}, root={}", to_string(a.group), static_cast<int>(a.op), a.root);
   if (a.factor) text += fmt::format(", factor={}", *a.factor);
+  if (a.order != Order::canonical) text += ", order=fastest";
   if (a.weight) text += fmt::format(", weight={}", *a.weight);
   if (!a.rows.empty()) text += fmt::format(", rows={}", a.rows);
   if (!a.input_rows.empty()) text += fmt::format(", input_rows={}", a.input_rows);

@@ -114,7 +114,7 @@ double linear_scale(const Collective& a) {
   if (a.op == Reduce::sum) return a.factor.value_or(1);
   if (!a.weight) return 1 / static_cast<double>(a.size());
   NoGrad guard;
-  Tensor all = full({}, *a.weight, {.dtype = DType::f64});
+  Tensor all = full({}, *a.weight, {.dtype = DType::f64, .device = Device()});
   tutti::all_reduce(all, a.sum_options());
   return *a.weight / all.item<double>();
 }

@@ -16,7 +16,7 @@ using Body = std::function<TensorList(const TensorList&)>;
 Tensor flatten(const TensorList& xs) {
   TensorList rows;
   for (const Tensor& x : xs) rows.push_back((x.is_complex() ? view_as_real(x) : x).reshape({-1}).to(DType::f64));
-  return rows.empty() ? zeros({0}, {.dtype = DType::f64}) : cat(rows);
+  return rows.empty() ? zeros({0}, {.dtype = DType::f64, .device = Device()}) : cat(rows);
 }
 
 // All ranks' rows, one behind the other. Not differentiable.
@@ -24,7 +24,7 @@ Tensor exchange(const Tensor& row, const Group& group, std::vector<int64_t>* cou
   NoGrad guard;
   std::vector<int64_t> lengths = all_gather_object(row.numel(), {.group = group});
   TensorList rooms;
-  for (int64_t n : lengths) rooms.push_back(zeros({n}, {.dtype = DType::f64}));
+  for (int64_t n : lengths) rooms.push_back(zeros({n}, {.dtype = DType::f64, .device = Device()}));
   tutti::all_gather(rooms, row.detach(), {.group = group});
   if (counts) *counts = lengths;
   return cat(rooms);

@@ -155,7 +155,7 @@ struct Draft {
   }
   std::shared_ptr<WorkState> work() const {
     auto work = std::make_shared<WorkState>();
-    work->timeout = timeout;
+    work->set_timeout(timeout);
     work->finish = [copy_back = copy_back, written = written(), keep = keep] { finish(copy_back, written); };
     return work;
   }
@@ -341,7 +341,7 @@ Tensor packed_room(Draft& d, const TensorList& xs) {
     d.checked_output(x);
     count += x.numel();
   }
-  Tensor room = empty({count}, {.dtype = d.call.dtype});
+  Tensor room = empty({count}, {.dtype = d.call.dtype, .device = Device()});
   int64_t at = 0;
   for (const Tensor& x : xs) {
     d.copy_back.emplace_back(x, room.narrow(0, at, x.numel()).view(x.sizes()));
@@ -514,41 +514,57 @@ Work barrier_async(const CollectiveOptions& o) { return Draft(Kind::barrier, o).
 
 namespace {
 
-Work start_send(const Tensor& x, int to, const MessageOptions& o) {
-  Draft d(Kind::send, o);
-  d.require<ValueError>(to >= 0 && to < d.size(), "there is no rank {} in a group of {}", to, d.size());
-  d.describe(x);
-  d.call.in.push_back(d.in(x));
+Draft draft_message(const Message& m) {
+  Draft d(m.sends ? Kind::send : Kind::recv, m.options);
+  d.require<ValueError>(m.peer >= (m.sends ? 0 : -1) && m.peer < d.size(), "there is no rank {} in a group of {}",
+                        m.peer, d.size());
+  d.describe(m.x);
+  if (m.sends)
+    d.call.in.push_back(d.in(m.x));
+  else
+    d.call.out.push_back(d.out(m.x, false));
+  return d;
+}
+
+Work start_message(Draft d, const Message& m) {
   auto work = d.work();
-  d.group->send(to, o.tag, std::move(d.call), work);
+  if (m.sends)
+    d.group->send(m.peer, m.options.tag, std::move(d.call), work);
+  else
+    d.group->receive(m.peer, m.options.tag, std::move(d.call), work);
   return Work(work, d.group->group);
 }
 
-Work start_recv(const Tensor& x, int from, const MessageOptions& o) {
-  Draft d(Kind::recv, o);
-  d.require<ValueError>(from >= -1 && from < d.size(), "there is no rank {} in a group of {}", from, d.size());
-  d.describe(x);
-  d.call.out.push_back(d.out(x, false));
-  auto work = d.work();
-  d.group->receive(from, o.tag, std::move(d.call), work);
-  return Work(work, d.group->group);
-}
+Work start_message(const Message& m) { return start_message(draft_message(m), m); }
 
 }  // namespace
 
-void send(const Tensor& x, int to, const MessageOptions& o) { start_send(x, to, o).wait(); }
-Work send_async(const Tensor& x, int to, const MessageOptions& o) { return start_send(x, to, o).watched(); }
+void send(const Tensor& x, int to, const MessageOptions& o) { start_message(send_op(x, to, o)).wait(); }
+Work send_async(const Tensor& x, int to, const MessageOptions& o) { return start_message(send_op(x, to, o)).watched(); }
 int recv(Tensor x, int from, const MessageOptions& o) {
-  Work work = start_recv(x, from, o);
+  Work work = start_message(recv_op(x, from, o));
   work.wait();
   return work.source();
 }
-Work recv_async(Tensor x, int from, const MessageOptions& o) { return start_recv(x, from, o).watched(); }
+Work recv_async(Tensor x, int from, const MessageOptions& o) { return start_message(recv_op(x, from, o)).watched(); }
+
+std::vector<Work> batch_messages(const std::vector<Message>& messages) {
+  // What is wrong is found before anything has been sent, or waits to be received.
+  std::vector<Draft> drafts;
+  for (const Message& m : messages) drafts.push_back(draft_message(m));
+  std::vector<Work> works(messages.size());
+  // Receives first: what comes finds its place.
+  for (bool sends : {false, true})
+    for (size_t i = 0; i < messages.size(); ++i)
+      if (messages[i].sends == sends) works[i] = start_message(std::move(drafts[i]), messages[i]).watched();
+  return works;
+}
 
 Group Group::split(int64_t colour, int64_t key) const {
+  const Options numbers{.dtype = DType::i64, .device = Device()};  // whatever the current device is
   std::vector<Tensor> all;
-  for (int k = 0; k < size(); ++k) all.push_back(zeros({2}, {.dtype = DType::i64}));
-  all_gather(all, tensor({colour, key}, {.dtype = DType::i64}), {.group = *this});
+  for (int k = 0; k < size(); ++k) all.push_back(zeros({2}, numbers));
+  all_gather(all, tensor({colour, key}, numbers), {.group = *this});
   std::vector<std::pair<int64_t, int>> members;
   for (int k = 0; k < size(); ++k) {
     auto values = all[static_cast<size_t>(k)].to_vector<int64_t>();

@@ -1,4 +1,4 @@
-// Messages in batches, and the barrier made of them.
+// The barrier that is made of messages.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -11,25 +11,6 @@
 #include "tutti/ops.h"
 
 namespace tutti {
-
-std::vector<Work> batch_messages(const std::vector<Message>& messages) {
-  // What is wrong is found before anything has been sent.
-  for (const Message& m : messages) {
-    const char* name = m.sends ? "send" : "recv";
-    Group group = m.options.group.defined() ? m.options.group : world();
-    comm::check_at<ValueError>(m.options.place, m.x.defined(), name, "an argument is undefined");
-    comm::check_at<ValueError>(m.options.place, m.peer >= (m.sends ? 0 : -1) && m.peer < group.size(), name,
-                               "there is no rank {} in a group of {}", m.peer, group.size());
-  }
-  std::vector<Work> works(messages.size());
-  // Receives first: what comes finds its place.
-  for (bool sends : {false, true})
-    for (size_t i = 0; i < messages.size(); ++i) {
-      const Message& m = messages[i];
-      if (m.sends == sends) works[i] = sends ? send_async(m.x, m.peer, m.options) : recv_async(m.x, m.peer, m.options);
-    }
-  return works;
-}
 
 namespace {
 

@@ -104,6 +104,10 @@ std::vector<int> Transport::peers_of(const WorkState& message) const {
   return peers;
 }
 
+std::string seconds(std::chrono::nanoseconds time) {
+  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
+}
+
 std::string failure_text(int failed, int told, const std::string& text) {
   return failed == told ? "this rank counts as failed: " + text : fmt::format("rank {} failed: {}", failed, text);
 }

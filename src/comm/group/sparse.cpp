@@ -130,7 +130,7 @@ class SparseSteps final : public Chain, public std::enable_shared_from_this<Spar
 
 Work SparseSteps::start() {
   result_ = std::make_shared<WorkState>();
-  result_->timeout = bounded(options_.timeout.value_or(options_.group.handle()->group->timeout()));
+  result_->set_timeout(bounded(options_.timeout.value_or(options_.group.handle()->group->timeout())));
   result_->owner = options_.group.handle()->state;
   result_->record = WorkState::kNoRecord;  // its steps have theirs
   result_->chain = shared_from_this();

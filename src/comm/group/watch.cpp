@@ -17,20 +17,21 @@ Watch& Watch::instance() { return per_process<Watch>(); }
 void Watch::add(const std::shared_ptr<WorkState>& work, const std::shared_ptr<Transport>& group) {
   if (work->done()) return;
   std::lock_guard lock(mutex_);
-  works_.push_back({work, group, Clock::now() + work->timeout});
+  works_.push_back({work, group});
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   if (works_.size() == 1) changed_.notify_one();
 }
 
-// False: there is nothing left to look after.
+// False: there is nothing left to look after. Others wait for this thread to look after theirs, so that it waits for
+// none.
 bool Watch::look_after(const Watched& watched) {
   auto work = watched.work.lock();
   auto group = watched.group.lock();
   if (!work || !group || work->done() || work->alone.load()) return false;
   if (work->waiters.load() > 0) return true;
-  bool late = Clock::now() >= watched.deadline;
+  auto now = Clock::now();
   try {
-    group->wait(*work, late ? watched.deadline : Clock::now(), !late);
+    if (!group->wait(*work, now, true) && now >= work->limit.end()) group->expire(*work);
   } catch (...) {
     work->complete(std::current_exception());
   }

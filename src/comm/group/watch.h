@@ -26,7 +26,6 @@ class Watch {
   struct Watched {
     std::weak_ptr<WorkState> work;
     std::weak_ptr<Transport> group;
-    Clock::time_point deadline;
   };
   void run();
   static bool look_after(const Watched& watched);

@@ -120,7 +120,7 @@ void Work::wait() {
     if (state_->chain)
       state_->chain->wait(*state_, {});
     else
-      group_->wait(*state_, comm::Clock::now() + state_->timeout, false);
+      group_->wait(*state_, state_->limit.end(), false);
   }
   rethrow(*state_);
 }

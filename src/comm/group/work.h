@@ -25,6 +25,23 @@ class Chain {
   virtual bool cancel() = 0;
 };
 
+/// How long a call may take, and when that is over: fixed by whoever asks first. A call that need not wait need not
+/// look at the clock; one that has to wait for its turn asks when it is made.
+class TimeLimit {
+ public:
+  using Point = std::chrono::steady_clock::time_point;
+  explicit TimeLimit(std::chrono::milliseconds timeout = {}) : timeout_(timeout) {}
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  Point end() const {
+    if (end_ == Point()) end_ = std::chrono::steady_clock::now() + timeout_;
+    return end_;
+  }
+
+ private:
+  std::chrono::milliseconds timeout_;
+  mutable Point end_{};
+};
+
 /// Throws where this thread runs a function given to then().
 void check_may_wait(const char* operation);
 
@@ -36,7 +53,12 @@ class WorkState {
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
   std::function<void()> finish;  // what the rank does with the result: copies back what was not contiguous
-  std::chrono::milliseconds timeout{};
+  /// Its time begins now.
+  void set_timeout(std::chrono::milliseconds timeout) {
+    limit = TimeLimit(timeout);
+    limit.end();
+  }
+  TimeLimit limit;
   int rank = 0;                      // in the group
   uint64_t sequence = 0;             // of a collective: its place in the transport
   std::atomic<bool> posted{false};   // the sequence is known

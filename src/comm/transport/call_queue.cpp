@@ -13,18 +13,10 @@ bool CallQueue::try_run(const Call& call, std::chrono::milliseconds timeout) {
     std::lock_guard lock(mutex_);
     if (busy_ || cancelling_ > 0 || !queue_.empty()) return false;
   }
-  std::lock_guard lock(executing_);
-  execute_(call, timeout);
+  std::unique_lock lock(executing_, std::try_to_lock);
+  if (!lock) return false;  // another thread is in a call, for as long as that takes
+  execute_(call, TimeLimit(timeout));
   return true;
-}
-
-void CallQueue::run(Call call, std::chrono::milliseconds timeout) {
-  if (try_run(call, timeout)) return;
-  auto work = std::make_shared<WorkState>();
-  work->timeout = timeout;
-  start(std::move(call), work);
-  wait(*work, {});
-  if (work->error()) std::rethrow_exception(work->error());
 }
 
 void CallQueue::start(Call call, const std::shared_ptr<WorkState>& work) {
@@ -56,7 +48,7 @@ void CallQueue::work() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      execute_(next.call, next.work->timeout);
+      execute_(next.call, next.work->limit);
     } catch (...) {
       error = std::current_exception();
     }
@@ -82,28 +74,33 @@ bool CallQueue::wait(const WorkState& work, std::optional<Clock::time_point> dea
   return true;
 }
 
-bool CallQueue::cancel(const WorkState& work, const std::function<void()>& wake,
-                       const std::function<void(const Call&)>& cancelled) {
+bool CallQueue::take(const WorkState& work, const std::function<void(const Call&, size_t before)>& taken) {
   std::unique_lock lock(mutex_);
   auto mine = std::find_if(queue_.begin(), queue_.end(), [&](const Queued& q) { return q.work.get() == &work; });
-  if (mine != queue_.end()) {
-    Queued taken = std::move(*mine);
-    queue_.erase(mine);
-    // The next would take this one's place among the calls of the group, and meet what others give to this one.
-    ++cancelling_;
-    struct Done {
-      CallQueue& queue;
-      std::unique_lock<std::mutex>& lock;
-      ~Done() {
-        lock.lock();
-        --queue.cancelling_;
-        queue.changed_.notify_all();
-      }
-    } done{*this, lock};
-    lock.unlock();
-    cancelled(taken.call);
-    return true;
-  }
+  if (mine == queue_.end()) return false;
+  auto before = static_cast<size_t>(mine - queue_.begin());
+  Queued it = std::move(*mine);
+  queue_.erase(mine);
+  // The next would take this one's place among the calls of the group, and meet what others give to this one.
+  ++cancelling_;
+  struct Done {
+    CallQueue& queue;
+    std::unique_lock<std::mutex>& lock;
+    ~Done() {
+      lock.lock();
+      --queue.cancelling_;
+      queue.changed_.notify_all();
+    }
+  } done{*this, lock};
+  lock.unlock();
+  taken(it.call, before);
+  return true;
+}
+
+bool CallQueue::cancel(const WorkState& work, const std::function<void()>& wake,
+                       const std::function<void(const Call&)>& cancelled) {
+  if (take(work, [&](const Call& call, size_t) { cancelled(call); })) return true;
+  std::unique_lock lock(mutex_);
   if (running_ != &work || !waiting_.load()) return false;
   asked_.store(true);
   wake();

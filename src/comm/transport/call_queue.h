@@ -19,19 +19,21 @@ namespace tutti::comm {
 class CallQueue {
  public:
   /// Carries out a call, and waits for it.
-  using Execute = std::function<void(const Call&, std::chrono::milliseconds timeout)>;
+  using Execute = std::function<void(const Call&, const TimeLimit& limit)>;
   explicit CallQueue(Execute execute) : execute_(std::move(execute)) {}
   ~CallQueue() { stop(); }
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  /// At once, by the calling thread; false: others came before it.
+  /// At once, by the calling thread; false: others came before it, and it has to wait for its turn in the queue, from
+  /// where it can be taken when its time is over.
   bool try_run(const Call& call, std::chrono::milliseconds timeout);
-  /// In its turn.
-  void run(Call call, std::chrono::milliseconds timeout);
   void start(Call call, const std::shared_ptr<WorkState>& work);
   /// Until the work is settled, or that time where there is one.
   bool wait(const WorkState& work, std::optional<Clock::time_point> deadline);
+  /// Takes a call that has not begun out of the queue, and does this before the next one may begin; `before`: how many
+  /// of the queue were to go before it. False: it has begun.
+  bool take(const WorkState& work, const std::function<void(const Call&, size_t before)>& taken);
   // Note [Cancelling]
   // A collective can be cancelled while some rank has not come to it. One that has not begun here is taken out of the
   // queue. One that waits for other ranks is asked to end: the transport looks at cancel_asked() while it waits, and

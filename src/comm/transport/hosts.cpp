@@ -13,10 +13,6 @@ constexpr auto kWatch = std::chrono::milliseconds(20);  // how often a rank that
 
 constexpr uint64_t kInner = ~uint64_t{0};  // no subgroup that users make has this number
 
-std::string seconds(std::chrono::nanoseconds time) {
-  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
-}
-
 Layout make_layout(const std::vector<int>& ranks, int me, const HostsOptions& options) {
   Layout layout;
   layout.me = me;
@@ -49,8 +45,7 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsWorld> world, std::vector<int> ranks
   }
   facts_ = std::make_unique<HostFacts>(world_->wire(), layout_, this->ranks(), id_, inner_.get());
   messages_ = std::make_shared<HostMessages>(*world_, id_, this->ranks(), me_);
-  queue_ = std::make_unique<CallQueue>(
-      [this](const Call& call, std::chrono::milliseconds timeout) { execute(call, timeout); });
+  queue_ = std::make_unique<CallQueue>([this](const Call& call, const TimeLimit& limit) { execute(call, limit); });
 }
 
 HostsGroup::~HostsGroup() {
@@ -72,10 +67,9 @@ std::shared_ptr<Transport> HostsGroup::subgroup(int rank, const std::vector<int>
 
 // ---- Waiting
 
-void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Running& running) {
-  int me = world_->rank();
-  std::string text = fmt::format("rank {} waited {} in collective {}, {}:", me, seconds(running.timeout),
-                                 running.number, comm::describe(running.call));
+std::string HostsGroup::late_text(const std::function<bool(int)>& has_come, const Running& running) {
+  std::string text = fmt::format("rank {} waited {} in collective {}, {}:", world_->rank(),
+                                 seconds(running.limit.timeout()), running.number, comm::describe(running.call));
   std::vector<int> missing, others;
   for (int k = 0; k < size(); ++k) {
     if (k != me_) others.push_back(at(k));
@@ -95,7 +89,12 @@ void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Runnin
     text += fmt::format("\n  rank {} {}; {}", rank, all_came ? "came, but not all data did" : "did not come", last);
     if (world_->local().has_ended(rank)) text += "; it has ended";
   }
-  world_->fail(me, text, "TimeoutError");
+  return text;
+}
+
+void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Running& running) {
+  std::string text = late_text(has_come, running);
+  world_->fail(world_->rank(), text, "TimeoutError");
   world_->wire().cut();
   tutti::fail<TimeoutError>("", "{}", text);
 }
@@ -107,7 +106,7 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
     return ready() || world_->failed() || queue_->cancel_asked();
   };
   auto wait = [&] {
-    auto until = std::min(running.deadline, Clock::now() + kWatch);
+    auto until = std::min(running.limit.end(), Clock::now() + kWatch);
     return here ? inner_->wait_for(until, come) : world_->wire().wait(until, come);
   };
   while (!wait()) {
@@ -124,7 +123,7 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
     world_->watch(watched, done,
                   fmt::format("taking part in collective {} of a group of {}, which others wait for: {}",
                               running.number, size(), comm::describe(running.call)));
-    if (Clock::now() >= running.deadline && !come()) time_out(has_come, running);
+    if (Clock::now() >= running.limit.end() && !come()) time_out(has_come, running);
   }
   if (ready()) return;
   world_->check();
@@ -140,9 +139,9 @@ static void break_off(HostsWorld& world) {
   world.wire().cut();
 }
 
-void HostsGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
+void HostsGroup::execute(const Call& call, const TimeLimit& limit) {
   world_->check();
-  Running running{call, next_++, Clock::now() + timeout, timeout};
+  Running running{call, next_++, limit};
   CallFacts mine = facts_of(call, me_, size());
   ProcessWorld& local = world_->local();
   ProcessWorld::Noted noted{*local.state(0), local.note(id_, running.number, mine.header)};
@@ -228,7 +227,7 @@ ExchangeContext HostsGroup::context(const Running& running) {
     await([&] { return p.done(); }, [](int) { return true; }, false, running);
   };
   auto time_left = [&running] {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(running.deadline - Clock::now());
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(running.limit.end() - Clock::now());
     return std::max(left, std::chrono::milliseconds(1));
   };
   return {.layout = layout_,
@@ -279,7 +278,14 @@ void HostsGroup::finish_small(const Call& call, const std::vector<CallFacts>& ca
   }
 }
 
-void HostsGroup::run(int, Call&& call, std::chrono::milliseconds timeout) { queue_->run(std::move(call), timeout); }
+void HostsGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) {
+  if (queue_->try_run(call, timeout)) return;
+  auto work = std::make_shared<WorkState>();
+  work->set_timeout(timeout);
+  start(rank, std::move(call), work);
+  wait(*work, work->limit.end(), false);
+  if (work->error()) std::rethrow_exception(work->error());
+}
 
 void HostsGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
@@ -289,7 +295,21 @@ void HostsGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& wo
 
 bool HostsGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
   if (work.is_message) return wait_message(work, deadline, give_up);
-  return queue_->wait(work, give_up ? std::optional(deadline) : std::nullopt);
+  if (queue_->wait(work, deadline)) return true;
+  if (give_up) return false;
+  return expire(work) || queue_->wait(work, {});
+}
+
+bool HostsGroup::expire(WorkState& work) {
+  if (work.is_message) return wait_message(work, Clock::now(), false);
+  // One that has begun ends by the same clock, on the thread that it is on.
+  return queue_->take(work, [&](const Call& call, size_t before) {
+    if (world_->failed()) return work.complete(world_->local().failure());
+    std::string text = late_text([](int) { return false; }, {call, next_.load() + before, work.limit});
+    world_->fail(world_->rank(), text, "TimeoutError");
+    world_->wire().cut();
+    work.complete(std::make_exception_ptr(TimeoutError(text, "")));
+  });
 }
 
 bool HostsGroup::cancel(WorkState& work) {
@@ -369,7 +389,7 @@ bool HostsGroup::wait_message(WorkState& work, Clock::time_point deadline, bool 
   auto mine = messages_->withdraw(work, world_->failed());
   if (!mine) {  // on its way, or completed by another thread this very moment
     if (!world_->failed()) {
-      world_->fail(me, fmt::format("rank {} waited {} for a message that had begun", me, seconds(work.timeout)),
+      world_->fail(me, fmt::format("rank {} waited {} for a message that had begun", me, seconds(work.limit.timeout())),
                    "TimeoutError");
       world_->wire().cut();
       mine = messages_->withdraw(work, true);
@@ -384,7 +404,7 @@ bool HostsGroup::wait_message(WorkState& work, Clock::time_point deadline, bool 
     work.complete(world_->local().failure());
     return true;
   }
-  std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout),
+  std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.limit.timeout()),
                                  peer < 0 ? "any rank" : fmt::format("rank {}", peer),
                                  mine->sends ? "receive what it sends" : "send", mine->call);
   for (auto& [r, last] : world_->ask_last_calls(peers_of(work), id_)) {

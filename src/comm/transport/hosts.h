@@ -39,6 +39,7 @@ class HostsGroup : public Transport {
   void run(int rank, Call&& call, std::chrono::milliseconds timeout) override;
   void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
   bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
+  bool expire(WorkState& work) override;
   bool cancel(WorkState& work) override;
   void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
@@ -56,10 +57,9 @@ class HostsGroup : public Transport {
   struct Running {
     const Call& call;
     uint64_t number;
-    Clock::time_point deadline;
-    std::chrono::milliseconds timeout;
+    const TimeLimit& limit;
   };
-  void execute(const Call& call, std::chrono::milliseconds timeout);
+  void execute(const Call& call, const TimeLimit& limit);
   void carry_out(const Running& running, const CallFacts& mine);
   void clear_away(const ExchangeContext& context, const Running& running);
   ExchangeContext context(const Running& running);
@@ -70,6 +70,7 @@ class HostsGroup : public Transport {
   void await(const std::function<bool()>& ready, const std::function<bool(int)>& has_come, bool here,
              const Running& running);
   [[noreturn]] void time_out(const std::function<bool(int)>& has_come, const Running& running);
+  std::string late_text(const std::function<bool(int)>& has_come, const Running& running);
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   int at(int rank) const { return ranks()[static_cast<size_t>(rank)]; }
 
@@ -79,7 +80,7 @@ class HostsGroup : public Transport {
   std::string name_;
   Layout layout_;
   std::shared_ptr<ShmGroup> inner_;  // the members on this host, where it has several
-  uint64_t next_ = 0;
+  std::atomic<uint64_t> next_{0};
   std::unique_ptr<HostFacts> facts_;
   std::shared_ptr<HostMessages> messages_;
   std::mutex subgroups_mutex_;

@@ -1,6 +1,7 @@
 #include "comm/transport/ring.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "base/check.h"
@@ -84,6 +85,22 @@ void RingMessages::want_again(Receive again) {
   found->receive = std::move(again);
   take(*found);
   kept_.erase(found);
+}
+
+// The ring to this rank, which is written only now, and the beginnings of all that lead here.
+bool RingMessages::reserved(int to) {
+  if (!reserve_) return true;
+  auto n = ranks_.size(), me = static_cast<size_t>(me_);
+  auto head = [](const Ring& ring) { return reinterpret_cast<const std::byte*>(&ring); };
+  if (!heads_reserved_) {
+    for (size_t from = 0; from < n; ++from)
+      if (!reserve_(head(rings_[from * n + me]), offsetof(Ring, data))) return false;
+    heads_reserved_ = true;
+  }
+  auto& whole = ring_reserved_[static_cast<size_t>(to)];
+  if (whole || sends_[static_cast<size_t>(to)].empty()) return true;
+  whole = reserve_(head(rings_[me * n + static_cast<size_t>(to)]), sizeof(Ring));
+  return whole;
 }
 
 bool RingMessages::push(int to) {
@@ -252,7 +269,7 @@ bool RingMessages::progress(bool wait) {
       lock.lock();
     else if (!lock.try_lock())
       return false;
-    for (int k = 0; !broken_ && k < static_cast<int>(ranks_.size()); ++k) {
+    for (int k = 0; k < static_cast<int>(ranks_.size()) && !broken_ && reserved(k); ++k) {
       moved = push(k) || moved;
       moved = pull(k) || moved;
     }

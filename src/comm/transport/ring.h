@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -36,9 +37,17 @@ struct Ring {
 /// One rank's messages in a group.
 class RingMessages {
  public:
+  /// Sees to it that memory can be touched. False: it cannot, and there will be no messages.
+  using Reserve = std::function<bool(const std::byte* begin, size_t bytes)>;
   /// rings[from * size + to]
-  RingMessages(Ring* rings, const std::vector<int>& ranks, int rank)
-      : rings_(rings), ranks_(ranks), me_(rank), sends_(ranks.size()), arriving_(ranks.size()) {}
+  RingMessages(Ring* rings, const std::vector<int>& ranks, int rank, Reserve reserve = {})
+      : rings_(rings),
+        ranks_(ranks),
+        me_(rank),
+        reserve_(std::move(reserve)),
+        ring_reserved_(ranks.size()),
+        sends_(ranks.size()),
+        arriving_(ranks.size()) {}
 
   void send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work);
   void receive(int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work);
@@ -126,6 +135,10 @@ class RingMessages {
   Ring* const rings_;
   const std::vector<int> ranks_;
   const int me_;
+  const Reserve reserve_;
+  std::vector<char> ring_reserved_;  // of those that this rank writes
+  bool heads_reserved_ = false;      // of those that it reads
+  bool reserved(int to);
   std::mutex mutex_;
   bool broken_ = false;  // part of a message is lost: what follows in the ring would be taken for a header
   std::atomic<uint64_t> moved_{0};

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +26,29 @@ void* map(int fd, int flags, size_t bytes) {
   return data;
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+struct Space {
+  uint64_t all = 0, free = 0;
+};
+Space space() {
+  struct statvfs found{};
+  if (::statvfs("/dev/shm", &found) != 0) return {};
+  return {found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize};
+}
+
+[[noreturn]] void fail_short(size_t bytes, const std::string& why) {
+  Space s = space();
+  fail<MemoryError>(
+      "shared memory",
+      "{} bytes more cannot be had: {}. /dev/shm has {} bytes, of which {} are free: give it more (docker "
+      "run --shm-size=1g, mount -o remount,size=1g /dev/shm), or use a transport without it "
+      "(TUTTI_TRANSPORT=ucx)",
+      bytes, why, s.all, s.free);
+}
+
 }  // namespace
 
 Segment Segment::anonymous(size_t bytes) { return {map(-1, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, bytes), bytes}; }
@@ -37,9 +61,22 @@ Segment Segment::named(const std::string& name, size_t bytes, bool reserve) {
   if (error == 0 && reserve) error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   if (error != 0) {
     ::close(fd);
-    fail<MemoryError>("shared memory", "/dev/shm/{} cannot have {} bytes: {}", name, bytes, std::strerror(error));
+    fail_short(bytes, std::strerror(error));
   }
   return {map(fd, MAP_SHARED | MAP_NORESERVE, bytes), bytes};
+}
+
+void Segment::reserve(const std::byte* begin, size_t bytes) const {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  auto first = reinterpret_cast<uintptr_t>(begin) / page * page;
+  size_t length = reinterpret_cast<uintptr_t>(begin) + bytes - first;
+  int result = 0;
+  do result = ::madvise(reinterpret_cast<void*>(first), length, MADV_POPULATE_WRITE);
+  while (result != 0 && errno == EINTR);
+  if (result == 0) return;
+  // EFAULT: a signal there would be. Kernels before 5.14 do not know the question.
+  if (errno != EINVAL) fail_short(bytes, std::strerror(errno == EFAULT ? ENOSPC : errno));
+  if (Space s = space(); s.all > 0 && s.free < length) fail_short(bytes, std::strerror(ENOSPC));
 }
 
 Segment Segment::of(int descriptor, size_t bytes) {

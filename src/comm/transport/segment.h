@@ -6,15 +6,17 @@
 
 namespace tutti::comm {
 
-/// Mapped for as long as this lives. New memory is zeros; pages that nobody touches cost nothing.
+/// Mapped for as long as this lives. New memory is zeros; pages that nobody touches cost nothing. Where shared memory
+/// is short, who touches a new page gets a signal that ends the process: what is used is reserved first, which throws
+/// MemoryError instead.
 class Segment {
  public:
   Segment() = default;
   /// Without a name, for a process and those that it forks.
   static Segment anonymous(size_t bytes);
-  /// By name: made by whoever comes first, the same for all. It stays until somebody calls remove(). `reserve`: takes
-  /// all of the memory now, so that a lack of it is an error here and not a signal later.
-  static Segment named(const std::string& name, size_t bytes, bool reserve = false);
+  /// By name: made by whoever comes first, the same for all. It stays until somebody calls remove(). Without `reserve`,
+  /// who uses it calls reserve() for what it touches.
+  static Segment named(const std::string& name, size_t bytes, bool reserve = true);
   /// What a descriptor leads to, which this takes.
   static Segment of(int descriptor, size_t bytes);
   static void remove(const std::string& name);
@@ -25,6 +27,8 @@ class Segment {
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
   std::byte* data() const { return data_; }
+  /// Takes the memory of these bytes now, if nobody has yet.
+  void reserve(const std::byte* begin, size_t bytes) const;
 
  private:
   Segment(void* data, size_t bytes) : data_(static_cast<std::byte*>(data)), bytes_(bytes) {}

@@ -10,16 +10,16 @@ namespace tutti::comm {
 namespace {
 
 constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-constexpr auto kWatch = std::chrono::milliseconds(20);  // how often a rank that waits looks for dead processes
-constexpr auto kPatience = std::chrono::seconds(10);    // with ranks that use another's memory
+constexpr auto kPatience = std::chrono::seconds(10);  // with ranks that use another's memory
 
 /// What share() writes in place of facts.
 struct Shown {
   uint64_t part = 0, bytes = 0;
 };
 
-std::string seconds(std::chrono::nanoseconds time) {
-  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
+template <class T>
+const std::byte* as_bytes(const T& x) {
+  return reinterpret_cast<const std::byte*>(&x);
 }
 
 }  // namespace
@@ -49,12 +49,44 @@ ShmGroup::ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, 
   auto n = static_cast<size_t>(size());
   segment_name_ = fmt::format("{}-{:016x}", world_->name(), id);
   segment_ = Segment::named(segment_name_,
-                            aligned(sizeof(Shared)) + n * (sizeof(RankSlots) + n * sizeof(Ring) + area_bytes()));
+                            aligned(sizeof(Shared)) + n * (sizeof(RankSlots) + n * sizeof(Ring) + area_bytes()), false);
   auto* slots = reinterpret_cast<RankSlots*>(segment_.data() + aligned(sizeof(Shared)));
+  // What every rank reads. Groups can be many: the rest when it is used.
+  segment_.reserve(segment_.data(), sizeof(Shared));
+  for (int k = 0; k < size(); ++k) {
+    if (size() > 1 && size() <= kSmallRanks) segment_.reserve(as_bytes(slots[k].headers), sizeof slots[k].headers);
+    segment_.reserve(area(k), static_cast<size_t>(part(k, 0) - area(k)));
+  }
   if (size() > 1 && size() <= kSmallRanks) slots_ = Slots(slots, size());
-  messages_ = std::make_unique<RingMessages>(reinterpret_cast<Ring*>(slots + n), this->ranks(), me_);
+  messages_ = std::make_unique<RingMessages>(reinterpret_cast<Ring*>(slots + n), this->ranks(), me_,
+                                             [this](const std::byte* begin, size_t bytes) {
+                                               try {
+                                                 reserve(begin, bytes);
+                                                 return true;
+                                               } catch (const MemoryError&) {
+                                                 return false;  // the world has failed, which ends all messages
+                                               }
+                                             });
   // When all have it, nobody needs the name any more, and nothing is left behind whatever happens.
   if (shared().attached.fetch_add(1) + 1 == n) Segment::remove(segment_name_);
+}
+
+void ShmGroup::reserve(const std::byte* begin, size_t bytes) try {
+  segment_.reserve(begin, bytes);
+} catch (const MemoryError& e) {
+  world_->fail(world_->rank(), e.what(), "MemoryError");
+  event().notify();
+  throw;
+}
+
+std::byte* ShmGroup::room(uint64_t number, size_t bytes) {
+  std::byte* begin = part(me_, number);
+  size_t& reserved = reserved_[number % kParts];
+  if (bytes > reserved) {
+    reserve(begin + reserved, bytes - reserved);
+    reserved = bytes;
+  }
+  return begin;
 }
 
 ShmGroup::~ShmGroup() {
@@ -94,11 +126,11 @@ void ShmGroup::memory_found() { Segment::remove(fmt::format("{}-{}", segment_nam
 
 // ---- Waiting
 
-void ShmGroup::time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
-  int me = world_->rank();
-  std::string text =
-      fmt::format("rank {} waited {} in collective {}, {}:", me, seconds(timeout), number, comm::describe(call));
+std::string ShmGroup::late_text(const Call& call, uint64_t number, const TimeLimit& limit) const {
+  std::string text = fmt::format("rank {} waited {} in collective {}, {}:", world_->rank(), seconds(limit.timeout()),
+                                 number, comm::describe(call));
   for (int k = 0; k < size(); ++k) {
+    if (k == me_) continue;
     bool came = counters(k).calls.load() > number, behind = counters(k).facts.load() < counters(me_).facts.load() ||
                                                             counters(k).parts.load() < counters(me_).parts.load();
     if (came && !behind) continue;
@@ -107,7 +139,12 @@ void ShmGroup::time_out(const Call& call, uint64_t number, std::chrono::millisec
                         world_->last_call(rank, id_));
     if (world_->has_ended(rank)) text += "; it has ended";
   }
-  world_->fail(me, text, "TimeoutError");
+  return text;
+}
+
+void ShmGroup::time_out(const Call& call, uint64_t number, const TimeLimit& limit) {
+  std::string text = late_text(call, number, limit);
+  world_->fail(world_->rank(), text, "TimeoutError");
   event().notify();
   tutti::fail<TimeoutError>("", "{}", text);
 }
@@ -132,24 +169,23 @@ bool ShmGroup::decide(uint64_t number, Stage stage, bool runs) {
   }
 }
 
-void ShmGroup::begin(uint64_t number, Stage stage, const Call& call, std::chrono::milliseconds timeout) {
+void ShmGroup::begin(uint64_t number, Stage stage, const Call& call, const TimeLimit& limit) {
   if (decide(number, stage, true)) return;
-  auto deadline = Clock::now() + timeout;
+  auto deadline = std::max(limit.end(), Clock::now() + std::chrono::seconds(1));  // who left says so next
   while (!event().wait(Clock::now() + kWatch, false, [&] { return world_->failed(); })) {
     world_->watch();
-    if (Clock::now() >= deadline) time_out(call, number, timeout);
+    if (Clock::now() >= deadline) time_out(call, number, limit);
   }
   world_->check();
 }
 
 template <class Ready>
-void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t number,
-                     std::chrono::milliseconds timeout) {
+void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t number, const TimeLimit& limit) {
   // False: the last has come this very moment.
   auto may_leave = [&] { return stage == Stage::moved || !decide(number, stage, false); };
   auto come = [&] { return ready() || world_->failed() || queue_.cancel_asked(); };
   if (!Event::look(world_->spin(), come)) {
-    auto deadline = Clock::now() + timeout;
+    auto deadline = limit.end();
     LongWait board(world_->waits(), world_->rank());
     while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, come)) {
       world_->watch();
@@ -162,7 +198,7 @@ void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t
                                          number, size(), comm::describe(call)));
       }
       world_->look_for_cycle(board, [&] { return missing(call, number); });
-      if (Clock::now() >= deadline && !come() && may_leave()) time_out(call, number, timeout);
+      if (Clock::now() >= deadline && !come() && may_leave()) time_out(call, number, limit);
     }
   }
   if (ready() || !may_leave()) return;
@@ -173,17 +209,17 @@ void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t
 }
 
 void ShmGroup::await(std::atomic<uint64_t> Counters::* counter, uint64_t value, Stage stage, const Call& call,
-                     uint64_t number, std::chrono::milliseconds timeout) {
+                     uint64_t number, const TimeLimit& limit) {
   int first = 0;
   await(
       [&] {
         while (first < size() && (counters(first).*counter).load() >= value) ++first;
         return first == size();
       },
-      stage, call, number, timeout);
+      stage, call, number, limit);
 }
 
-void ShmGroup::stay(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+void ShmGroup::stay(const Call& call, uint64_t number, const TimeLimit& limit) {
   auto through = [&](int k) { return counters(k).parts.load() >= next_part_; };
   int first = 0;
   auto all = [&] {
@@ -192,25 +228,29 @@ void ShmGroup::stay(const Call& call, uint64_t number, std::chrono::milliseconds
   };
   if (Event::look(world_->spin(), all)) return;
   // They need nobody for what is left: only one that is stopped takes long.
-  auto deadline = Clock::now() + std::max<std::chrono::milliseconds>(timeout, kPatience);
+  auto deadline = std::max(limit.end(), Clock::now() + kPatience);
   while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, all)) {
     world_->watch();
     bool none_left = true;
     for (int k = 0; k < size(); ++k)
       none_left = none_left && (world_->is_gone(ranks()[static_cast<size_t>(k)]) || through(k));
     if (none_left && !all()) world_->check();
-    if (Clock::now() >= deadline && !all()) time_out(call, number, timeout);
+    if (Clock::now() >= deadline && !all()) time_out(call, number, limit);
   }
 }
 
 // ---- Collectives
 
-void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
+void ShmGroup::execute(const Call& call, const TimeLimit& limit) {
   world_->check();
   uint64_t number = next_++;
   std::optional<SmallShape> small;
   if (slots_) small = small_shape(call, me_, size());
   bool told = small && may_be_uneven(call.kind);
+  if (small && small->bytes > SlotHeader::kInline && !slots_reserved_) {
+    slots_.reserve(me_, [&](const std::byte* begin, size_t bytes) { reserve(begin, bytes); });
+    slots_reserved_ = true;
+  }
   // First: the others may be waiting for it.
   bool may_be_cancelled = queue_.may_be_cancelled();
   if (small && !told) slots_.publish_small(me_, number, call, *small, may_be_cancelled);
@@ -232,8 +272,8 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
     bool come = Event::look(world_->spin(), ready);
     event().notify_after_fence();
     count_round();
-    if (!come) await(ready, Stage::stamped, call, number, timeout);
-    if (slots_.may_be_cancelled(number)) begin(number, Stage::stamped, call, timeout);
+    if (!come) await(ready, Stage::stamped, call, number, limit);
+    if (slots_.may_be_cancelled(number)) begin(number, Stage::stamped, call, limit);
     queue_.past();
     done = slots_.finish(me_, number, call, *small);
   }
@@ -243,7 +283,7 @@ void ShmGroup::execute(const Call& call, std::chrono::milliseconds timeout) {
   event().notify();
   // Who has waited for stamps of calls that were told before them waits no more.
   if (!small || !told) count_round();
-  execute_long(call, number, timeout);
+  execute_long(call, number, limit);
 }
 
 void ShmGroup::tell(const Call& call, CallFacts facts) {
@@ -255,10 +295,10 @@ void ShmGroup::tell(const Call& call, CallFacts facts) {
   counters(me_).facts.store(++next_long_);
 }
 
-void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout) {
+void ShmGroup::execute_long(const Call& call, uint64_t number, const TimeLimit& limit) {
   uint64_t told = next_long_;
-  await(&Counters::facts, told, Stage::told, call, number, timeout);
-  begin(number, Stage::told, call, timeout);
+  await(&Counters::facts, told, Stage::told, call, number, limit);
+  begin(number, Stage::told, call, limit);
   queue_.past();
   std::vector<CallFacts> calls;
   for (int r = 0; r < size(); ++r) calls.push_back(CallFacts::read(facts(r, told - 1), size()));
@@ -270,9 +310,9 @@ void ShmGroup::execute_long(const Call& call, uint64_t number, std::chrono::mill
     event().notify();
     // Until then others read this rank's part, or write it.
     count_round();
-    stay(call, number, timeout);
+    stay(call, number, limit);
   } else {
-    move(call, calls, number, timeout);
+    move(call, calls, number, limit);
   }
 }
 
@@ -327,8 +367,7 @@ void ShmGroup::move_in_place(const Call& call, const std::vector<CallFacts>& cal
     }
 }
 
-void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number,
-                    std::chrono::milliseconds timeout) {
+void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number, const TimeLimit& limit) {
   Streams s = plan_streams(call, me_, calls);
   s.reduction.factors = s.factors;
   int64_t most = *std::max_element(s.bytes.begin(), s.bytes.end()), parts = (most + kPart - 1) / kPart;
@@ -339,7 +378,7 @@ void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint6
     if (i + 1 < parts) write_part(s, i + 1);
     if (i > 0 || !told) {
       count_round();
-      await(&Counters::parts, next_part_ + static_cast<uint64_t>(i) + 1, Stage::moved, call, number, timeout);
+      await(&Counters::parts, next_part_ + static_cast<uint64_t>(i) + 1, Stage::moved, call, number, limit);
     }
     read_part(s, i);
   }
@@ -347,9 +386,11 @@ void ShmGroup::move(const Call& call, const std::vector<CallFacts>& calls, uint6
 }
 
 void ShmGroup::copy_part(const Pieces& give, DType dtype, int64_t index) {
-  std::byte* to = part(me_, next_part_ + static_cast<uint64_t>(index));
-  int64_t begin = index * kPart, end = begin + kPart, at = 0;
+  int64_t begin = index * kPart, end = begin + kPart, at = 0, all = 0;
   auto element = static_cast<int64_t>(size_of(dtype));
+  for (const Piece& p : give) all += p.count * element;
+  std::byte* to =
+      room(next_part_ + static_cast<uint64_t>(index), static_cast<size_t>(std::clamp<int64_t>(all - begin, 0, kPart)));
   for (const Piece& p : give) {
     int64_t bytes = p.count * element, lo = std::max(begin, at), hi = std::min(end, at + bytes);
     if (lo < hi)
@@ -389,7 +430,7 @@ uint64_t ShmGroup::share(std::span<const std::byte> bytes) {
   uint64_t number = next_long_;
   Shown shown{next_part_++, bytes.size()};
   std::memcpy(facts(me_, number), &shown, sizeof shown);
-  if (!bytes.empty()) std::memcpy(part(me_, shown.part), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(room(shown.part, bytes.size()), bytes.data(), bytes.size());
   counters(me_).facts.store(++next_long_);
   event().notify();
   return number;
@@ -404,9 +445,9 @@ std::span<const std::byte> ShmGroup::shared(int rank, uint64_t number) const {
 void ShmGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) {
   if (queue_.try_run(call, timeout)) return;
   auto work = std::make_shared<WorkState>();
-  work->timeout = timeout;
+  work->set_timeout(timeout);
   start(rank, std::move(call), work);
-  wait(*work, Clock::now() + timeout, false);
+  wait(*work, work->limit.end(), false);
   if (work->error()) std::rethrow_exception(work->error());
 }
 
@@ -420,9 +461,23 @@ bool ShmGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up) {
   if (work.is_message) return wait_message(work, deadline, give_up);
   if (give_up) return queue_.wait(work, deadline);
   LongWait board(world_->waits(), world_->rank());
-  while (!queue_.wait(work, Clock::now() + world_->waits().period()))
+  while (!queue_.wait(work, std::min(deadline, Clock::now() + world_->waits().period()))) {
+    if (Clock::now() >= deadline && !expire(work)) deadline = Clock::time_point::max();
     world_->look_for_cycle(board, [] { return WaitFor{.indirect = true}; });
+  }
   return true;
+}
+
+bool ShmGroup::expire(WorkState& work) {
+  if (work.is_message) return wait_message(work, Clock::now(), false);
+  // One that has begun ends by the same clock, on the thread that it is on.
+  return queue_.take(work, [&](const Call& call, size_t before) {
+    if (world_->failed()) return work.complete(world_->failure());
+    std::string text = late_text(call, counters(me_).calls.load() + before, work.limit);
+    world_->fail(world_->rank(), text, "TimeoutError");
+    event().notify();
+    work.complete(std::make_exception_ptr(TimeoutError(text, "")));
+  });
 }
 
 bool ShmGroup::cancel(WorkState& work) {
@@ -441,114 +496,6 @@ bool ShmGroup::cancel(WorkState& work) {
         world_->fail(world_->rank(), fmt::format("it cancelled {}", comm::describe(call)));
         event().notify();
       });
-}
-
-// ---- Messages
-
-void ShmGroup::started_message(WorkState& work, int rank, int peer) {
-  work.rank = rank;
-  work.peer = peer;
-  work.is_message = true;
-}
-
-void ShmGroup::move_messages() {
-  while (messages_->progress()) event().notify();
-  std::lock_guard lock(carrier_mutex_);
-  if (!messages_->pending() || carrier_.joinable()) return carrier_changed_.notify_all();
-  carrier_ = std::thread([this] {
-    LibraryThread self(true);
-    CarrierThread carrier;
-    std::unique_lock lock(carrier_mutex_);
-    while (!stop_) {
-      carrier_changed_.wait(lock, [&] { return stop_ || messages_->pending(); });
-      lock.unlock();
-      event().wait(Clock::now() + kWatch, false, [&] {
-        bool moved = false;
-        while (messages_->progress()) moved = true;
-        if (moved) event().notify();
-        return moved || stop_ || world_->failed();
-      });
-      world_->watch();
-      if (world_->failed()) {
-        for (auto& work : messages_->withdraw_all()) work->complete(world_->failure());
-        event().notify();  // who waits for one of them cannot withdraw it any more
-      }
-      lock.lock();
-      carrier_changed_.notify_all();
-    }
-  });
-}
-
-void ShmGroup::start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
-  world_->check();
-  started_message(*work, rank, to);
-  work->noted = world_->note(id_, next_, facts_of(call, me_, size()).header);
-  messages_->send(to, tag, std::move(call), work);
-  move_messages();
-}
-
-void ShmGroup::start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
-  world_->check();
-  started_message(*work, rank, from);
-  work->noted = world_->note(id_, next_, facts_of(call, me_, size()).header);
-  messages_->receive(from, tag, std::move(call), work);
-  move_messages();
-}
-
-// Who should receive, or send, what this work is about has ended. Of any source: all others have.
-bool ShmGroup::has_ended(const WorkState& work) const {
-  if (work.peer >= 0) return world_->has_ended(ranks()[static_cast<size_t>(work.peer)]);
-  for (int k = 0; k < size(); ++k)
-    if (k != me_ && !world_->has_ended(ranks()[static_cast<size_t>(k)])) return false;
-  return size() > 1;
-}
-
-bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool give_up) {
-  int peer = work.peer < 0 ? -1 : ranks()[static_cast<size_t>(work.peer)], me = world_->rank();
-  auto ready = [&] {
-    while (messages_->progress()) event().notify();
-    return work.settled() || world_->failed();
-  };
-  bool ended = false;
-  LongWait board(world_->waits(), me);
-  while (!event().wait(std::min(deadline, Clock::now() + kWatch), world_->spin(), ready)) {
-    world_->watch();
-    ended = has_ended(work);
-    if (ended) {  // what it sent before is still there
-      while (messages_->progress(true)) event().notify();
-      ended = !work.settled();
-    }
-    if (work.settled()) return true;
-    if (!give_up) world_->look_for_cycle(board, [&] { return WaitFor::message(work, ranks(), messages_->moved()); });
-    if (ended || world_->failed() || Clock::now() >= deadline) break;
-  }
-  if (work.settled()) return true;
-  if (give_up && !ended && !world_->failed()) return false;
-  auto mine = messages_->withdraw(work, true);
-  if (!mine) {  // completed by another thread this very moment
-    while (!event().wait(Clock::now() + kWatch, false, [&] { return work.settled(); })) {
-    }
-    return true;
-  }
-  if (ended)
-    world_->fail(peer < 0 ? ranks()[me_ == 0 ? 1 : 0] : peer,
-                 fmt::format("it ended without {} what rank {} {}: {}", mine->sends ? "receiving" : "sending", me,
-                             mine->sends ? "sends" : "waits for", mine->call));
-  if (world_->failed()) {
-    work.complete(world_->failure());
-    return true;
-  }
-  std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout),
-                                 peer < 0 ? "any rank" : fmt::format("rank {}", peer),
-                                 mine->sends ? "receive what it sends" : "send", mine->call);
-  for (int r : peers_of(work)) {
-    text += fmt::format("\n  rank {}: {}", r, world_->last_call(r, id_));
-    if (world_->has_ended(r)) text += "; it has ended";
-  }
-  work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
-  world_->fail(me, text, "TimeoutError");
-  event().notify();
-  return true;
 }
 
 }  // namespace tutti::comm

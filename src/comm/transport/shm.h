@@ -22,6 +22,7 @@
 // dead.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <functional>
 #include <span>
@@ -51,6 +52,7 @@ class ShmGroup : public Transport {
   void run(int rank, Call&& call, std::chrono::milliseconds timeout) override;
   void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
   bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
+  bool expire(WorkState& work) override;
   bool cancel(WorkState& work) override;
   void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
@@ -73,6 +75,7 @@ class ShmGroup : public Transport {
   }
 
  private:
+  static constexpr auto kWatch = std::chrono::milliseconds(20);  // how often a rank that waits looks for dead processes
   static constexpr int64_t kPart = kShare;
   static constexpr int64_t kLeast = 8 << 10;  // that are worth a rank's coming
   static constexpr uint64_t kParts = 4;
@@ -96,16 +99,20 @@ class ShmGroup : public Transport {
   Counters& counters(int rank) const { return *reinterpret_cast<Counters*>(area(rank)); }
   std::byte* facts(int rank, uint64_t number) const;
   std::byte* part(int rank, uint64_t number) const;
+  /// Shared memory that is short fails the world: others would wait for this rank.
+  void reserve(const std::byte* begin, size_t bytes);
+  /// This rank's part of that number, to write so many bytes.
+  std::byte* room(uint64_t number, size_t bytes);
   Shared& shared() const { return *reinterpret_cast<Shared*>(segment_.data()); }
   Event& event() const { return shared().event; }
 
   /// One call at a time.
-  void execute(const Call& call, std::chrono::milliseconds timeout);
+  void execute(const Call& call, const TimeLimit& limit);
   /// Writes the facts of a call, and the first part of this rank's stream, where others see them.
   void tell(const Call& call, CallFacts facts);
   /// When this rank has told.
-  void execute_long(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
-  void move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number, std::chrono::milliseconds timeout);
+  void execute_long(const Call& call, uint64_t number, const TimeLimit& limit);
+  void move(const Call& call, const std::vector<CallFacts>& calls, uint64_t number, const TimeLimit& limit);
   void move_in_place(const Call& call, const std::vector<CallFacts>& calls, const Regions::Region& region,
                      uint64_t number);
   std::optional<int64_t> take_chunk(uint64_t number, int64_t chunks);
@@ -116,16 +123,17 @@ class ShmGroup : public Transport {
   void read_part(const Streams& s, int64_t index);
   /// Waits until all ranks' counters are at least `value`; throws what is in the way.
   void await(std::atomic<uint64_t> Counters::* counter, uint64_t value, Stage stage, const Call& call, uint64_t number,
-             std::chrono::milliseconds timeout);
+             const TimeLimit& limit);
   template <class Ready>
-  void await(const Ready& ready, Stage stage, const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  void await(const Ready& ready, Stage stage, const Call& call, uint64_t number, const TimeLimit& limit);
   /// The verdict of a call at this stage, which is `runs` if there is none yet.
   bool decide(uint64_t number, Stage stage, bool runs);
   /// When all have come: returns if nobody has left.
-  void begin(uint64_t number, Stage stage, const Call& call, std::chrono::milliseconds timeout);
+  void begin(uint64_t number, Stage stage, const Call& call, const TimeLimit& limit);
   /// Waits until nobody uses this rank's part of the group's memory any more.
-  void stay(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
-  [[noreturn]] void time_out(const Call& call, uint64_t number, std::chrono::milliseconds timeout);
+  void stay(const Call& call, uint64_t number, const TimeLimit& limit);
+  [[noreturn]] void time_out(const Call& call, uint64_t number, const TimeLimit& limit);
+  std::string late_text(const Call& call, uint64_t number, const TimeLimit& limit) const;
   WaitFor missing(const Call& call, uint64_t number) const;
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
   bool has_ended(const WorkState& work) const;
@@ -138,6 +146,9 @@ class ShmGroup : public Transport {
   bool is_part_ = false;
   Segment segment_;
   std::string segment_name_;
+  // What of the memory that this rank writes is reserved: see Segment.
+  std::array<size_t, kParts> reserved_{};
+  bool slots_reserved_ = false;
   Slots slots_;
   const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();  // tensors in it may outlive the group
   uint64_t next_region_ = 0;
@@ -150,7 +161,7 @@ class ShmGroup : public Transport {
   std::thread carrier_;  // moves messages that nobody waits for; started with the first
   std::mutex subgroups_mutex_;
   std::map<std::vector<int>, uint64_t> subgroups_;
-  CallQueue queue_{[this](const Call& call, std::chrono::milliseconds timeout) { execute(call, timeout); }};
+  CallQueue queue_{[this](const Call& call, const TimeLimit& limit) { execute(call, limit); }};
 };
 
 }  // namespace tutti::comm

@@ -61,6 +61,11 @@ class Slots {
   Slots(RankSlots* slots, int size) : slots_(slots), size_(size) {}
   explicit operator bool() const { return slots_ != nullptr; }
 
+  /// Where publish_small() writes what is too long for a header.
+  template <class Reserve>
+  void reserve(int rank, const Reserve& f) const {
+    f(slots_[rank].buffers[0], sizeof(RankSlots) - sizeof(RankSlots::headers));
+  }
   /// This rank's part of call number `sequence`: as a small one, or as one that goes the long way. After the former,
   /// the caller looks whether the others are there, has a fence, and wakes those who sleep: in this order the stamp
   /// need not have arrived everywhere before anything else is done.

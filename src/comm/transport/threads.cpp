@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/cores.h"
 #include "base/small_vector.h"
 #include "comm/transport/progress.h"
 #include "tutti/context.h"
@@ -15,80 +14,7 @@ namespace {
 constexpr int64_t kSmallestChunk = 16 << 10, kLargestChunk = 256 << 10;  // bytes
 constexpr int64_t kInline = 64 << 10;  // bytes that the last rank of an asynchronous collective moves itself
 
-std::string seconds(std::chrono::nanoseconds time) {
-  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
-}
-
 }  // namespace
-
-// ---- World
-
-World::World(int size, std::chrono::milliseconds timeout)
-    : size_(size),
-      timeout_(timeout),
-      spin_(size <= static_cast<int>(process_cores().size())),
-      sharers_(size - 1),
-      ended_(static_cast<size_t>(size)),
-      wait_memory_(static_cast<size_t>(size)),
-      waits_(wait_memory_.data(), size, -1) {
-  for (int r = 0; r < size; ++r) states_.push_back(std::make_shared<RankState>(r, size));
-}
-
-std::vector<std::shared_ptr<ThreadGroup>> World::groups() const {
-  std::vector<std::shared_ptr<ThreadGroup>> alive;
-  std::lock_guard lock(mutex_);
-  for (auto& [key, entry] : groups_)
-    if (auto group = entry.group.lock()) alive.push_back(std::move(group));
-  return alive;
-}
-
-void World::fail(int rank, const std::string& text, bool deadlock) {
-  {
-    std::lock_guard lock(mutex_);
-    if (failed_.load()) return;
-    failed_rank_ = rank;
-    failure_ = text;
-    deadlock_ = deadlock;
-    failed_.store(true);
-  }
-  for (auto& group : groups()) group->abort();
-}
-
-std::exception_ptr World::failure(int rank) const {
-  std::lock_guard lock(mutex_);
-  if (deadlock_) return std::make_exception_ptr(DeadlockError(failure_, ""));
-  return std::make_exception_ptr(RankFailure(failure_text(failed_rank_, rank, failure_), ""));
-}
-
-void World::check() const {
-  if (failed_.load()) std::rethrow_exception(failure(context().rank));
-}
-
-void World::ended(int rank) {
-  ended_[static_cast<size_t>(rank)].store(true);
-  any_ended_.store(true);
-  std::vector<std::shared_ptr<ThreadGroup>> dropped;
-  if (ended_count_.fetch_add(1) + 1 == size_) {  // nobody is left who could ask; groups hold the world, so let go
-    std::lock_guard lock(mutex_);
-    for (auto& [key, entry] : groups_) dropped.push_back(std::move(entry.held));
-  }
-  for (auto& group : groups()) group->notify();
-}
-
-std::shared_ptr<ThreadGroup> World::group(const std::vector<int>& ranks, uint64_t parent, uint64_t count, bool member) {
-  static std::atomic<uint64_t> ids{1};
-  std::shared_ptr<ThreadGroup> group, dropped;  // freed after the lock
-  std::lock_guard lock(mutex_);
-  std::erase_if(groups_, [](const auto& entry) { return entry.second.group.expired(); });
-  Entry& entry = groups_[{ranks, parent, count}];
-  group = entry.group.lock();
-  if (!group) {
-    group = std::make_shared<ThreadGroup>(shared_from_this(), ranks, ids.fetch_add(1));
-    entry = {group, group, 0};
-  }
-  if (member && ++entry.asked == ranks.size()) dropped = std::move(entry.held);
-  return group;
-}
 
 // ---- Groups
 
@@ -127,7 +53,7 @@ std::shared_ptr<Transport> ThreadGroup::subgroup(int rank, const std::vector<int
 }
 
 uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work,
-                           Clock::time_point deadline, std::unique_lock<std::mutex> posting) {
+                           Clock::time_point deadline, std::unique_lock<std::timed_mutex> posting) {
   auto r = static_cast<size_t>(rank);
   uint64_t sequence = states_[r].next_long++;
   Operation& op = operation(sequence);
@@ -145,7 +71,8 @@ uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr
       std::string text = fmt::format(
           "rank {} could not begin {}: {} calls of its group are on their way, the oldest of "
           "which has not ended in time{}",
-          ranks()[r], comm::describe(call), kOperations, missing_text(operation(completed_.load()).number.load()));
+          ranks()[r], comm::describe(call), kOperations,
+          missing_text(rank, operation(completed_.load()).number.load()));
       world_->fail(ranks()[r], text);  // its number is used up: the group cannot go on
       tutti::fail<TimeoutError>("", "{}", text);
     }
@@ -319,10 +246,10 @@ std::string ThreadGroup::last_calls(int rank, bool message) const {
   return text + (world_->has_ended(rank) ? "; it has ended" : "");
 }
 
-std::string ThreadGroup::missing_text(uint64_t number) {
+std::string ThreadGroup::missing_text(int rank, uint64_t number) {
   std::string text;
   for (size_t k = 0; k < states_.size(); ++k)
-    if (states_[k].next.load() <= number)
+    if (k != static_cast<size_t>(rank) && states_[k].next.load() <= number)
       text += fmt::format("\n  rank {} did not come; {}", ranks()[k], last_calls(ranks()[k], false));
   return text;
 }
@@ -330,7 +257,7 @@ std::string ThreadGroup::missing_text(uint64_t number) {
 std::string ThreadGroup::late_text(int rank, uint64_t number, const std::string& call,
                                    std::chrono::milliseconds timeout) {
   return fmt::format("rank {} waited {} in collective {}, {}:{}", ranks()[static_cast<size_t>(rank)], seconds(timeout),
-                     number, call, missing_text(number));
+                     number, call, missing_text(rank, number));
 }
 
 void ThreadGroup::time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout) {
@@ -376,7 +303,7 @@ bool ThreadGroup::wait_long_time(int rank, Clock::time_point deadline, bool spin
 }
 
 ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape,
-                                          std::chrono::milliseconds timeout) {
+                                          const TimeLimit& limit) {
   slots_.publish_small(rank, number, call, shape);
   int first = 0;
   auto ready = [&] {
@@ -386,30 +313,38 @@ ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call&
   bool come = Event::look(world_->spin(), ready);
   event_.notify_after_fence();
   if (!come)
-    wait_long_time(rank, Clock::now() + timeout, false, ready,
-                   [&] { return missing(WaitFor::collective(id_, number, call)); });
+    wait_long_time(rank, limit.end(), false, ready, [&] { return missing(WaitFor::collective(id_, number, call)); });
   if (first == size()) return slots_.finish(rank, number, call, shape) ? Small::done : Small::goes_long;
   world_->check();
-  time_out(rank, number, comm::describe(call), timeout);
+  time_out(rank, number, comm::describe(call), limit.timeout());
+}
+
+// Another thread of the rank may be in a call, for as long as that takes.
+std::unique_lock<std::timed_mutex> ThreadGroup::take_turn(int rank, const Call& call, const TimeLimit& limit) {
+  RankState& state = states_[static_cast<size_t>(rank)];
+  std::unique_lock posting(state.posting, std::try_to_lock);
+  if (!posting && !posting.try_lock_until(limit.end()))
+    time_out(rank, state.next.load(), comm::describe(call), limit.timeout());
+  return posting;
 }
 
 void ThreadGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) {
   world_->check();
   RankState& state = states_[static_cast<size_t>(rank)];
-  std::unique_lock posting(state.posting);
+  TimeLimit limit(timeout);
+  auto posting = take_turn(rank, call, limit);
   uint64_t number = state.next.load(std::memory_order_relaxed);
   state.next.store(number + 1, std::memory_order_release);
   if (slots_) {
     if (auto shape = small_shape(call, rank, size())) {
-      if (run_small(rank, number, call, *shape, timeout) == Small::done) return;
+      if (run_small(rank, number, call, *shape, limit) == Small::done) return;
     } else {
       slots_.publish_long(rank, number);
       event_.notify();
     }
   }
-  auto deadline = Clock::now() + timeout;
-  uint64_t sequence = post(rank, number, std::move(call), nullptr, deadline, std::move(posting));
-  wait_long(rank, sequence, number, deadline, timeout);
+  uint64_t sequence = post(rank, number, std::move(call), nullptr, limit.end(), std::move(posting));
+  wait_long(rank, sequence, number, limit);
   Operation& op = operation(sequence);
   std::optional<std::string> mismatch = op.mismatch;
   const char* collective = comm::name(op.calls[static_cast<size_t>(rank)].kind);
@@ -417,8 +352,7 @@ void ThreadGroup::run(int rank, Call&& call, std::chrono::milliseconds timeout) 
   if (mismatch) tutti::fail<MismatchError>(collective, "{}", *mismatch);
 }
 
-void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock::time_point deadline,
-                            std::chrono::milliseconds timeout) {
+void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, const TimeLimit& limit) {
   Operation& op = operation(sequence);
   const Call& call = op.calls[static_cast<size_t>(rank)];
   bool must_stay = false;  // chunks may be running: see leave_early
@@ -434,7 +368,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
       }
       return (op.arrived.load() < size() && find_ended(number, call)) || help();
     };
-    bool known = wait_long_time(rank, must_stay ? Clock::time_point::max() : deadline, world_->spin(), ready,
+    bool known = wait_long_time(rank, must_stay ? Clock::time_point::max() : limit.end(), world_->spin(), ready,
                                 [&] { return missing(WaitFor::collective(id_, number, call)); });
     uint64_t phase = op.phase.load() & 3;
     if (phase == complete) break;
@@ -444,7 +378,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
     }
     if ((world_->failed() || !known) && leave_early(op, sequence)) {
       world_->check();
-      time_out(rank, number, comm::describe(call), timeout);
+      time_out(rank, number, comm::describe(call), limit.timeout());
     }
     if (phase == abandoned) world_->check();
   }
@@ -453,7 +387,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, Clock:
 void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& work) {
   world_->check();
   RankState& state = states_[static_cast<size_t>(rank)];
-  std::unique_lock posting(state.posting);
+  auto posting = take_turn(rank, call, work->limit);
   uint64_t number = state.next.load();
   work->rank = rank;
   state.next.store(number + 1);
@@ -466,7 +400,7 @@ void ThreadGroup::start(int rank, Call call, const std::shared_ptr<WorkState>& w
     std::erase_if(state.works, [](const auto& w) { return w->done(); });
     state.works.push_back(work);
   }
-  post(rank, number, std::move(call), work, Clock::now() + work->timeout, std::move(posting));
+  post(rank, number, std::move(call), work, work->limit.end(), std::move(posting));
 }
 
 void ThreadGroup::abort() {
@@ -501,18 +435,22 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
     if (work.settled()) break;
     if (known && !world_->failed()) continue;  // helped with another
     if (!known && give_up) return false;
-    if (leave_early(op, work.sequence)) {
-      if (!world_->failed()) {
-        std::string text = late_text(work.rank, op.number.load(),
-                                     comm::describe(op.calls[static_cast<size_t>(work.rank)]), work.timeout);
-        work.complete(std::make_exception_ptr(TimeoutError(text, "")));
-        world_->fail(ranks()[static_cast<size_t>(work.rank)], text);
-      }
-      work.complete(failure_of(work));
-    } else {
-      deadline = Clock::time_point::max();  // it is being carried out, and will end
-    }
+    if (!expire(work)) deadline = Clock::time_point::max();
   }
+  return true;
+}
+
+bool ThreadGroup::expire(WorkState& work) {
+  if (work.is_message) return wait_message(work, Clock::now(), false);
+  Operation& op = operation(work.sequence);
+  if (!leave_early(op, work.sequence)) return false;
+  if (!world_->failed()) {
+    std::string text = late_text(work.rank, op.number.load(), comm::describe(op.calls[static_cast<size_t>(work.rank)]),
+                                 work.limit.timeout());
+    work.complete(std::make_exception_ptr(TimeoutError(text, "")));
+    world_->fail(ranks()[static_cast<size_t>(work.rank)], text);
+  }
+  work.complete(failure_of(work));
   return true;
 }
 
@@ -589,7 +527,7 @@ bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool
       return true;
     }
     std::string whom = peer < 0 ? "any rank" : fmt::format("rank {}", peer);
-    std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.timeout), whom,
+    std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.limit.timeout()), whom,
                                    mine->sends ? "receive what it sends" : "send", call);
     for (int r : peers_of(work)) text += fmt::format("\n  rank {}: {}", r, last_calls(r, true));
     work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));

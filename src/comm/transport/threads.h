@@ -92,6 +92,7 @@ class ThreadGroup : public Transport {
   void run(int rank, Call&& call, std::chrono::milliseconds timeout) override;
   void start(int rank, Call call, const std::shared_ptr<WorkState>& work) override;
   bool wait(WorkState& work, Clock::time_point deadline, bool give_up) override;
+  bool expire(WorkState& work) override;
   bool cancel(WorkState& work) override;
   void start_send(int rank, int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
@@ -128,7 +129,7 @@ class ThreadGroup : public Transport {
     std::atomic<int64_t> chunks_done{0};
   };
   struct alignas(64) RankState {
-    std::mutex posting;             // held from taking a number until the call is known to the others
+    std::timed_mutex posting;       // held from taking a number until the call is known to the others
     std::atomic<uint64_t> next{0};  // number of the rank's next call
     uint64_t next_long = 0;         // the same, of calls that go the long way
     SpinLock works_lock;
@@ -138,11 +139,11 @@ class ThreadGroup : public Transport {
   static constexpr uint64_t kOperations = 16;
   Operation& operation(uint64_t sequence) { return operations_[sequence % kOperations]; }
   enum class Small { done, goes_long };
-  Small run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape,
-                  std::chrono::milliseconds timeout);
+  Small run_small(int rank, uint64_t number, const Call& call, const SmallShape& shape, const TimeLimit& limit);
+  std::unique_lock<std::timed_mutex> take_turn(int rank, const Call& call, const TimeLimit& limit);
   /// Lets go of `posting` when the others know of the call.
   uint64_t post(int rank, uint64_t number, Call call, std::shared_ptr<WorkState> work, Clock::time_point deadline,
-                std::unique_lock<std::mutex> posting);
+                std::unique_lock<std::timed_mutex> posting);
   void prepare(Operation& op, uint64_t sequence);
   void cut(Operation& op);
   void try_start(uint64_t sequence);
@@ -154,8 +155,7 @@ class ThreadGroup : public Transport {
   void depart(Operation& op, uint64_t sequence, int count);
   bool leave_early(Operation& op, uint64_t sequence);
   bool wait_message(WorkState& work, Clock::time_point deadline, bool give_up);
-  void wait_long(int rank, uint64_t sequence, uint64_t number, Clock::time_point deadline,
-                 std::chrono::milliseconds timeout);
+  void wait_long(int rank, uint64_t sequence, uint64_t number, const TimeLimit& limit);
   /// Like event_.wait; ranks that wait long look whether they do so in a circle (Note [Cycles of waiting ranks]).
   template <class Ready, class Wait>
   bool wait_long_time(int rank, Clock::time_point deadline, bool spin, const Ready& ready, const Wait& wait);
@@ -167,7 +167,8 @@ class ThreadGroup : public Transport {
   std::string late_text(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);
   [[noreturn]] void time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);
   bool has_ended(const WorkState& work) const;
-  std::string missing_text(uint64_t number);
+  /// Of ranks other than this one.
+  std::string missing_text(int rank, uint64_t number);
   std::string last_calls(int rank, bool message) const;
 
   const std::shared_ptr<World> world_;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "comm/event.h"
@@ -17,6 +18,9 @@
 namespace tutti::comm {
 
 class SparseQueue;
+
+/// "1.5 s"
+std::string seconds(std::chrono::nanoseconds time);
 
 /// A group, as its transport sees it. Ranks are those of the group; `ranks()` says who they are in the world. The
 /// memory of a call belongs to the transport until the call has ended; a call that cannot end throws, and leaves the
@@ -46,6 +50,10 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// Helps until the work is settled, or the deadline; says whether it is. Without `give_up` the deadline is the end of
   /// the work's time: the world fails, and this throws.
   virtual bool wait(WorkState& work, Clock::time_point deadline, bool give_up) = 0;
+  /// The work's time is over: if nobody carries it out yet, it ends with TimeoutError, and the world fails. False: it
+  /// is being carried out, and will end by itself. Waits for nobody (but asks other hosts what they do, for half a
+  /// second).
+  virtual bool expire(WorkState& work) = 0;
   /// Ends work that still needs a rank which has not come with CancelledError; false: all have. A collective that one
   /// rank has cancelled can never be, so the others fail.
   virtual bool cancel(WorkState& work) = 0;
