@@ -131,7 +131,7 @@ TEST_P(MessagesOfWays, ABatchIsPostedAsAWholeOrNotAtAll) {
             EXPECT_THROW(batch_messages({first, send_op(Tensor(), 1)}), ValueError);
           }
           barrier();
-          if (rank() == 1) send(full({2}, 7), 0, {.tag = 3});
+          if (rank() == 1) send(full({2}, 7, {f32}), 0, {.tag = 3});
           if (rank() == 0) {
             recv(z, 1, {.tag = 3});
             EXPECT_EQ(z[0].item<double>(), 7);
