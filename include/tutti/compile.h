@@ -99,7 +99,7 @@ template <class T>
 inline constexpr bool is_text_view =
     std::is_trivially_copyable_v<T> && std::is_convertible_v<const T&, std::string_view>;
 template <class T>
-inline constexpr bool is_view = is_text_view<T>;
+inline constexpr bool is_view = std::same_as<T, std::string_view>;  // text in quotes stays where it is
 template <class T, size_t n>
 inline constexpr bool is_view<std::span<T, n>> = true;
 

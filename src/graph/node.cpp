@@ -190,12 +190,15 @@ bool CompiledNode::signature(std::string& key, TensorList& kept) const {
   std::lock_guard lock(state_.entry->mutex);
   if (entry->backwards.empty()) return false;
   key.append(reinterpret_cast<const char*>(&entry->id), sizeof entry->id);
-  // A pass that is captured has one of the backward graphs in it, which may be for these arguments only. (Where one has
-  // gone and another has its address, nobody has captured the one: see Note [Arguments that are captured].)
-  bool any = std::all_of(entry->backwards.begin(), entry->backwards.end(), [](auto& b) { return b->given.any(); });
-  for (const Tensor& x : state_.call.tensors)
-    if (!any && x.defined())
-      key += fmt::format(" {} {} {}", fmt::ptr(impl(x)), fmt::ptr(versioned_storage(impl(x))), impl(x)->offset);
+  // A pass that is captured has one of the backward graphs in it, which may be for some arguments only: see Note
+  // [Arguments that are captured].
+  bool known = false;
+  for (const auto& b : entry->backwards) {
+    bool fits = b->given.fits(state_.call.tensors);
+    key += fits ? '1' : '0';
+    known = known || fits;
+  }
+  if (!known) return false;
   for (size_t i = 0; i < saved_.size(); ++i) kept.push_back(saved_value(entry->saved[i]));
   return true;
 }

@@ -229,10 +229,21 @@ void Setting::set(bool training, const Hooks* hooks) {
 }
 uint64_t Setting::now() const {
   std::lock_guard lock(mutex_);
-  uint64_t number = training_;
+  return gone_ ? last_ : number();
+}
+// Ids are never used twice, and no sum of some is another's: each is mixed before.
+uint64_t Setting::number() const {
+  uint64_t number = training_ ? 1 : 2;
   for (const auto& hook : hooks_)
-    if (!hook->removed) number = number * 0x9e3779b97f4a7c15u + hook->id;
+    if (!hook->removed) number = (number ^ hook->id) * 0x9e3779b97f4a7c15u + (number >> 29);
   return number;
+}
+void Setting::module_is_gone() {
+  std::vector<std::shared_ptr<const HookState>> list;
+  std::lock_guard lock(mutex_);
+  last_ = number();
+  gone_ = true;
+  hooks_.swap(list);
 }
 std::string Setting::text() const {
   std::lock_guard lock(mutex_);

@@ -93,12 +93,18 @@ class Setting final : public Outside {
  public:
   explicit Setting(std::string module) : module_(std::move(module)) {}
   void set(bool training, const Hooks* hooks);
+  /// It stays as it was, and its hooks go with it.
+  void module_is_gone();
   uint64_t now() const override;
   std::string text() const override;
 
  private:
+  uint64_t number() const;
+
   const std::string module_;
   mutable std::mutex mutex_;
+  uint64_t last_ = 0;
+  bool gone_ = false;
   bool training_ = true;
   std::vector<std::shared_ptr<const HookState>> hooks_;
 };

@@ -34,7 +34,9 @@ void Parameter::take_over() {
 }
 
 ModuleBase::ModuleBase() = default;
-ModuleBase::~ModuleBase() = default;
+ModuleBase::~ModuleBase() {
+  if (setting_) setting_->module_is_gone();
+}
 ModuleBase::ModuleBase(ModuleBase&& other) noexcept
     : hooks_(std::move(other.hooks_)), training_(other.training_), replica_(other.replica_) {
   other.was_set();
@@ -51,9 +53,12 @@ ModuleBase& ModuleBase::operator=(ModuleBase&& other) noexcept {
 ModuleBase::ModuleBase(const ModuleBase& other)
     : hooks_(other.hooks_ ? std::make_unique<detail::Hooks>(*other.hooks_) : nullptr),
       training_(other.training_),
-      replica_(other.replica_) {}
+      replica_(other.replica_) {
+  other.look();  // the copy will do what this one would
+}
 ModuleBase& ModuleBase::operator=(const ModuleBase& other) {
   if (this == &other) return *this;
+  other.look();
   hooks_ = other.hooks_ ? std::make_unique<detail::Hooks>(*other.hooks_) : nullptr;
   training_ = other.training_;
   replica_ = other.replica_;

@@ -320,6 +320,17 @@ TEST(Compile, HooksThatComeAndGoAreSeen) {
   hook.remove();
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(identical(f(x), plain));
   EXPECT_EQ(f.stats().traces, 2);
+  // No hook at all and the first one, of a module that trains or not, are four things.
+  auto modes = compile([&](const Tensor& x) { return net(x) * (net.is_training() ? 1.0 : 3.0); });
+  for (bool training : {true, false}) {
+    net.train(training);
+    EXPECT_TRUE(identical(modes(x), plain * (training ? 1.0 : 3.0)));
+    HookHandle twice = net.register_forward_hook(
+        [](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = outputs[0] * 2; });
+    EXPECT_TRUE(identical(modes(x), plain * 2 * (training ? 1.0 : 3.0)));
+    twice.remove();
+  }
+  EXPECT_EQ(modes.stats().forward_graphs, 4);
   net = nn::Linear(3, 2, {.bias = false});  // the tensors are captured; that there is no hook holds for it too
   net.register_forward_hook([](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = zeros({1}); });
   EXPECT_EQ(f(x).numel(), 1);

@@ -189,6 +189,22 @@ TEST_P(Given, RowsOfOneTensorAreTracedTwice) {
   EXPECT_EQ(compiled.stats().backward_graphs, 1);
 }
 
+// And whole passes through them are captured a few times, not for each row.
+TEST_P(Given, PassesThroughRowsOfOneTensorAreCapturedOnce) {
+  Tensor all = numbers({80, 3}, 1), w = leaf({3}, 2);
+  auto f = [&](const Tensor& x) { return (x * w).tanh().sum(); };
+  auto compiled = compile(f, options());
+  CompiledBackward backward({.limit = 4});
+  for (int64_t i = 0; i < 20; ++i) {
+    Tensor x = all.narrow(0, 4 * i, 4), wanted = grad(f(x), w);
+    w.zero_grad();
+    backward(compiled(x));
+    EXPECT_TRUE(identical(w.grad(), wanted)) << i;
+  }
+  EXPECT_LE(backward.graph_count(), 3) << backward.explain();
+  EXPECT_GE(backward.stats().runs, 10);
+}
+
 // So do such as make a new leaf of one memory for each call.
 TEST_P(Given, NewLeavesOfOneMemoryAreTracedTwice) {
   Tensor all = numbers({4, 3}, 1), w = leaf({3}, 2);

@@ -122,6 +122,15 @@ class RemoteModule {
   }
   TUTTI_RPC_COUNTS(TUTTI_RPC_OVERLOADS)
 #undef TUTTI_RPC_OVERLOADS
+  // Of more arguments than that. Errors say where the object was made, not where it was called.
+  template <TUTTI_RPC_CLASSES(6), class A7, class... More>
+  auto operator()(TUTTI_RPC_GIVEN(6), const A7& a7, const More&... more) const {
+    return start(true, To::Where(), TUTTI_RPC_NAMES(6), a7, more...).wait();
+  }
+  template <TUTTI_RPC_CLASSES(6), class A7, class... More>
+  auto async(TUTTI_RPC_GIVEN(6), const A7& a7, const More&... more) const {
+    return start(false, To::Where(), TUTTI_RPC_NAMES(6), a7, more...);
+  }
 
   std::vector<RemoteRef<Tensor>> remote_parameters(To::Where where = To::Where::current()) const {
     return module_.template call<&detail::HostedBase::parameters>(where);

@@ -185,7 +185,8 @@ void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t
   auto may_leave = [&] { return stage == Stage::moved || !decide(number, stage, false); };
   auto come = [&] { return ready() || world_->failed() || queue_.cancel_asked(); };
   if (!Event::look(world_->spin(), come)) {
-    auto deadline = limit.end();
+    // What all have come to is being carried out, and ends by itself.
+    auto deadline = stage == Stage::moved ? std::max(limit.end(), Clock::now() + kPatience) : limit.end();
     LongWait board(world_->waits(), world_->rank());
     while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, come)) {
       world_->watch();
