@@ -23,7 +23,8 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
   if (reduces_something(a.kind) && a.fastest != b.fastest) return "the orders differ: one asks for the fastest";
   if (a.recorded != b.recorded)
     return "one will take part in a backward pass, the other not: its tensor requires a gradient on one of the ranks "
-           "only, or a compiled function is traced on one and runs from its graph on the other: ranks come to new shapes "
+           "only, or a compiled function is traced on one and runs from its graph on the other: ranks come to new "
+           "shapes "
            "together";
   if (!is_list(a.kind)) return {};
   if (a.tensors != b.tensors) return fmt::format("one has {} tensors, the other {}", a.tensors, b.tensors);
