@@ -12,7 +12,7 @@ class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, std::string operation = {});
   Error(const Error& other);
-  Error& operator=(const Error&) = delete;
+  Error& operator=(const Error& other);
   ~Error() override;
   /// The text, and the module that was running.
   const char* what() const noexcept override;

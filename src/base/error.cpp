@@ -23,6 +23,14 @@ Error::Error(const Error& other) : std::runtime_error(other), operation_(other.o
   if (const Place* place = other.place_.load(std::memory_order_acquire))
     place_ = new Place{place->module, place->path, place->what, nullptr};
 }
+Error& Error::operator=(const Error& other) {
+  Error copy(other);
+  std::runtime_error::operator=(copy);
+  operation_.swap(copy.operation_);
+  rank_ = copy.rank_;
+  copy.place_ = place_.exchange(copy.place_);
+  return *this;
+}
 Error::~Error() {
   for (const Place* place = place_; place;) delete std::exchange(place, place->before);
 }

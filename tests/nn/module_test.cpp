@@ -465,6 +465,11 @@ TEST(Module, ErrorsCanBeCopiedAndReadWhileTheyLearnMore) {
   EXPECT_STREQ(copy.what(), "linear: no\n  in Net.fc (Linear)");
   EXPECT_EQ(copy.module_address(), &here);
   EXPECT_EQ(copy.operation(), "linear");
+  copy = ShapeError("add: no", "add");
+  EXPECT_STREQ(copy.what(), "add: no");
+  EXPECT_EQ(copy.module(), "");
+  copy = error;
+  EXPECT_STREQ(copy.what(), "linear: no\n  in Net.fc (Linear)");
 }
 
 }  // namespace
