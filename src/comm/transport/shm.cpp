@@ -10,7 +10,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-constexpr auto kPatience = std::chrono::seconds(10);  // with ranks that use another's memory
 
 /// What share() writes in place of facts.
 struct Shown {
@@ -179,14 +178,20 @@ void ShmGroup::begin(uint64_t number, Stage stage, const Call& call, const TimeL
   world_->check();
 }
 
+// What all have come to is being carried out, and ends by itself though its time was spent in a queue: only a rank that
+// is stopped takes a whole timeout more.
+static TimeLimit::Point end_of_move(const TimeLimit& limit) {
+  std::chrono::milliseconds more = std::max<std::chrono::milliseconds>(limit.timeout(), std::chrono::seconds(1));
+  return std::max(limit.end(), Clock::now() + more);
+}
+
 template <class Ready>
 void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t number, const TimeLimit& limit) {
   // False: the last has come this very moment.
   auto may_leave = [&] { return stage == Stage::moved || !decide(number, stage, false); };
   auto come = [&] { return ready() || world_->failed() || queue_.cancel_asked(); };
   if (!Event::look(world_->spin(), come)) {
-    // What all have come to is being carried out, and ends by itself.
-    auto deadline = stage == Stage::moved ? std::max(limit.end(), Clock::now() + kPatience) : limit.end();
+    auto deadline = stage == Stage::moved ? end_of_move(limit) : limit.end();
     LongWait board(world_->waits(), world_->rank());
     while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, come)) {
       world_->watch();
@@ -229,7 +234,7 @@ void ShmGroup::stay(const Call& call, uint64_t number, const TimeLimit& limit) {
   };
   if (Event::look(world_->spin(), all)) return;
   // They need nobody for what is left: only one that is stopped takes long.
-  auto deadline = std::max(limit.end(), Clock::now() + kPatience);
+  auto deadline = end_of_move(limit);
   while (!event().wait(std::min(deadline, Clock::now() + kWatch), false, all)) {
     world_->watch();
     bool none_left = true;
