@@ -131,7 +131,7 @@ class UcxLinkUse final : public Link {
   static void on_sent(void* request, ucs_status_t status, void* data);
   static void on_fetched(void* request, ucs_status_t status, size_t length, void* data);
 
-  const std::shared_ptr<UcxLink> link_;
+  std::shared_ptr<UcxLink> link_;
   const Ucx& ucx_ = Ucx::instance();
   const int me_;
   std::mutex mutex_;
@@ -203,6 +203,7 @@ UcxLinkUse::~UcxLinkUse() {
   };
   while (open() && Clock::now() < until) progress();
   for (void* request : closing) ucx_.request_free(request);
+  link_.reset();  // which tells of what was still on its way: on_sent, on_fetched
   for (Sending* s : sending_) delete s;
   for (Fetching* f : fetching_) delete f;
 }
