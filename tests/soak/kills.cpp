@@ -131,7 +131,10 @@ void work(Shared& shared, const Round& round) {
     ++shared.hangs;
     std::printf("rank %d waited in vain: %s\n", rank(), e.what());
   } catch (const Error& e) {
-    if (round.early) return;  // there may have been no session
+    if (round.early) {  // there may have been no session, and whoever has one need not wait for this one's part
+      shared.over += kWorkers;
+      return;
+    }
     ++shared.wrong;
     std::printf("rank %d: %s\n", rank(), e.what());
   }
