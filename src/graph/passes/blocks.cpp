@@ -51,9 +51,9 @@ class Blocks {
 
   /// Whether anything here would gain.
   bool any() const {
-    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& n) {
-      return operands_[static_cast<size_t>(&n - graph_.nodes.data())].form.wants || is_reorder(n);
-    });
+    for (size_t k = 0; k < graph_.nodes.size(); ++k)
+      if (operands_[k].form.wants || is_reorder(k)) return true;
+    return false;
   }
 
   /// Inputs that can be had in blocks just as well, and where outputs begin that may be given in blocks.
@@ -75,7 +75,7 @@ class Blocks {
       }
       for (size_t i = 0; i < n.outputs.size(); ++i)
         if (o.gives(i)) own += kByte * bytes(n.outputs[i]);
-      if (is_reorder(n))
+      if (is_reorder(k))
         network.add(source, k, Network::kNever);
       else if (o.form.wants)
         network.add(source, k, own);
@@ -121,7 +121,7 @@ class Blocks {
     for (size_t k = 0; k < old.size(); ++k) {
       Node& n = old[k];
       if (n.kind == Kind::set_version && !n.absolute) n.number = number[static_cast<size_t>(n.number)];
-      if (!is_reorder(n)) {
+      if (!is_reorder(k)) {
         put(n, operands_[k], chosen_[k]);
       } else if (n.op == &blocked::from_blocked()) {
         blocked_[n.outputs[0]] = renamed(n.inputs[0]);
@@ -149,8 +149,8 @@ class Blocks {
   static constexpr int64_t kByte = 16;  // so that the number of nodes decides between ways that cost the same
 
   int64_t bytes(ValueId v) const { return bytes_of(graph_.type(v)); }
-  static bool is_reorder(const Node& n) {
-    return n.op && (n.op == &blocked::to_blocked() || n.op == &blocked::from_blocked());
+  bool is_reorder(size_t k) const {
+    return operands_[k].form.op == &blocked::to_blocked() || operands_[k].form.op == &blocked::from_blocked();
   }
   bool gives(size_t k, ValueId v) const {
     const Node& n = graph_.nodes[k];
@@ -170,8 +170,11 @@ class Blocks {
   }
   Operands operands_of(const Node& n) const {
     if (n.kind != Kind::call || n.has_effect()) return {};
-    if (n.op == &blocked::to_blocked()) return {.form = {.op = n.op, .inputs = 1}, .tables = {}};
-    if (n.op == &blocked::from_blocked()) return {.form = {.op = n.op, .outputs = 1}, .tables = {}};
+    bool to = n.op == &blocked::to_blocked(), from = n.op == &blocked::from_blocked();
+    if (to || from) {
+      if (!is_image(to ? n.inputs[0] : n.outputs[0])) return {};
+      return {.form = {.op = n.op, .inputs = to, .outputs = from}, .tables = {}};
+    }
     if (n.op->view_of >= 0) return {};
     if (n.op->pointwise) return pointwise_operands(n);
     std::vector<Shape> inputs, outputs;

@@ -53,7 +53,7 @@ void reorder(const Tensor& from, const Tensor& to);
 
 namespace tutti {
 
-/// Σ over the pixels of images [images, pixels, 16] as sum() adds up rows of 25 to 1024 elements: [images, 16].
+/// Σ over the pixels of images [images, pixels, 16] as sum() adds up rows of 32 to 8192 elements: [images, 16].
 TUTTI_ISA_DECLARE(sum_blocks, void, (const float* x, int64_t images, int64_t pixels, float* sums))
 
 }  // namespace tutti

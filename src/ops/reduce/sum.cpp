@@ -221,12 +221,13 @@ Tensor count_nonzero(const Tensor& x, const Shape& dims, bool keepdim) {
 namespace tutti::blocked {
 
 Form sum_form(const Asked& asked) {
+  using namespace reduction;
   if (&asked.op != &sum_op) return {};
   const auto& a = *static_cast<const Dims*>(asked.attributes.data);
   const Shape& x = asked.inputs[0];
-  // Where sum() adds up rows in registers, and each by itself: see Note [How a reduction is cut].
+  // Where sum() adds up each row by itself, as one unit: see Note [How a reduction is cut].
   bool suits = a.dims == Shape{0, 2, 3} && !a.dtype && x.size() == 4 && x[0] > 1 && x[1] > 1;
-  if (!suits || x[2] * x[3] < 32 || x[2] * x[3] > 1024) return {};
+  if (!suits || x[2] * x[3] < 32 || x[2] * x[3] > kRows * kWidth) return {};
   return {.op = &blocked_sum_op, .inputs = 1};
 }
 
