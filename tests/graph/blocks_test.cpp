@@ -1,6 +1,8 @@
 // Images in blocks of channels between convolutions: eager's bits, and no reordering. See Note [Images in blocks].
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/graph/programs.h"
 #include "tests/support/compare.h"
 #include "tutti/tutti.h"
@@ -80,6 +82,30 @@ TEST(Blocks, NetworksHaveEagersBits) {
   compare(48, {2, 16, 32, 34});
   compare(16, {2, 3, 49, 50});
   compare(32, {3, 3, 16, 17}, false);
+}
+
+TEST(Blocks, InfinityNaNAndLargeNumbers) {
+  for (float odd : {INFINITY, -INFINITY, NAN, 3e38F, -0.0F}) {
+    SCOPED_TRACE(odd);
+    ThreadsGuard guard(1);
+    nn::Conv2d first{3, 16, 1}, second{16, 16, 1};
+    nn::BatchNorm2d norm{16};
+    auto f = [&](const Tensor& x) { return second(max_pool2d(relu(norm(first(x))), 3, {.stride = 2})); };
+    auto step = compile(f);
+    for (uint64_t turn = 0; turn < 2; ++turn) {
+      Tensor x = images({2, 3, 13, 11}, turn);
+      x.index({0, 1, 5, 7}).fill_(odd);
+      TensorList outcome[2];
+      auto run = [&](auto& g, TensorList& kept) {
+        for (const Tensor& p : first.parameters()) Tensor(p).set_grad({});
+        kept = {g(x)};
+        kept[0].sum().backward();
+        for (const Tensor& p : first.parameters()) kept.push_back(p.grad());
+      };
+      run(f, outcome[0]), run(step, outcome[1]);
+      for (size_t i = 0; i < outcome[0].size(); ++i) EXPECT_TRUE(identical(outcome[1][i], outcome[0][i])) << i;
+    }
+  }
 }
 
 // Some processors have other blocks, which are not kept.
