@@ -8,6 +8,7 @@
 #include "graph/function.h"
 #include "graph/keys.h"
 #include "graph/leave.h"
+#include "graph/passes/passes.h"
 #include "graph/symbolic.h"
 
 namespace tutti {
@@ -339,7 +340,8 @@ class CompiledFunction {
     std::lock_guard lock(entry.mutex);
     if (entry.forward && entry.forward_saves == entry.saved.size()) return entry.forward;
     Graph graph = *entry.traced();
-    graph.outputs.insert(graph.outputs.end(), entry.saved.begin(), entry.saved.end());
+    for (graph::ValueId v : entry.saved)
+      graph.outputs.push_back(graph::is_in_blocks(v) ? graph::give_in_blocks(graph, graph::saved_itself(v)) : v);
     entry.forward = std::make_shared<graph::Program>(graph::make_program(std::move(graph), make_options()));
     entry.forward_saves = entry.saved.size();
     return entry.forward;

@@ -100,7 +100,7 @@ struct Entry {
   int64_t batch = -1;                             // of the arguments; -1: none is known
   std::string why;                                // no other batch size's graph would do; empty: one would
   std::mutex mutex;
-  std::vector<ValueId> saved;        // values of the forward graph that backward graphs ask for
+  std::vector<ValueId> saved;        // values of the forward graph that backward graphs ask for; see saved_in_blocks()
   std::shared_ptr<Program> forward;  // made anew when `saved` grows
   size_t forward_saves = 0;          // how many of `saved` it gives
   std::vector<std::shared_ptr<Backward>> backwards;
@@ -150,6 +150,11 @@ void prepare_backward(const Graph& forward, Backward& backward, const MakeOption
 void keep_backward(Entry& entry, std::shared_ptr<Backward> backward);
 /// Values that the backward graph can compute again from others it has are not asked for.
 void recompute(const Graph& forward, Graph& backward);
+/// How backward graphs, and Entry::saved, name the value v of the forward graph when they ask for it with its channels
+/// in blocks: see Note [Images in blocks].
+inline ValueId saved_in_blocks(ValueId v) { return -2 - v; }
+inline bool is_in_blocks(ValueId saved) { return saved < kNone; }
+inline ValueId saved_itself(ValueId saved) { return is_in_blocks(saved) ? saved_in_blocks(saved) : saved; }
 /// What is kept of forward for this backward graph, beside inputs.
 int64_t saved_bytes(const Graph& forward, const Graph& backward);
 

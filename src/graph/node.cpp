@@ -100,6 +100,7 @@ std::string gradient_key(const std::vector<const Type*>& gradients) {
 void prepare_backward(const Graph& forward, Backward& backward, const MakeOptions& options) {
   Graph graph = backward.traced;
   recompute(forward, graph);
+  choose_saved_blocks(forward, graph);
   backward.program = make_program(std::move(graph), options);
 }
 

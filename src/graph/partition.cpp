@@ -178,7 +178,7 @@ void recompute(const Graph& forward, Graph& backward) { Partition(forward, backw
 int64_t saved_bytes(const Graph& forward, const Graph& backward) {
   std::set<ValueId> memories;
   for (const Input& in : backward.inputs)
-    if (in.origin == Origin::saved) memories.insert(forward.memory_of(in.index));
+    if (in.origin == Origin::saved) memories.insert(forward.memory_of(saved_itself(in.index)));
   int64_t bytes = 0;
   for (ValueId v : memories) bytes += forward.input_of(v) ? 0 : bytes_of(forward.type(v));
   return bytes;

@@ -2,6 +2,7 @@
 #include "graph/print.h"
 
 #include "base/check.h"
+#include "graph/function.h"
 
 namespace tutti::graph {
 namespace {
@@ -59,7 +60,9 @@ std::string node_text(const Graph& graph, const Node& n) {
 std::string input_text(const Graph& graph, const Input& in) {
   std::string text = fmt::format("{}: {} = {}", value(in.value), type_text(graph.type(in.value)), name(in.origin));
   if (in.origin == Origin::argument) text += fmt::format(" {}", in.index);
-  if (in.origin == Origin::gradient || in.origin == Origin::saved) text += fmt::format(" of %{}", in.index);
+  if (in.origin == Origin::gradient || in.origin == Origin::saved)
+    text += fmt::format(" of %{}", saved_itself(in.index));
+  if (in.origin == Origin::saved && is_in_blocks(in.index)) text += " in blocks";
   if (in.origin == Origin::constant && in.tensor.numel() <= 8 && in.tensor.device().is_cpu())
     text += " " + to_string(in.tensor);
   return text;

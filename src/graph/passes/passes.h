@@ -12,6 +12,8 @@ inline size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 /// All passes, in order.
 void optimise(Graph& graph);
+/// Those that come first and only leave things out.
+void tidy(Graph& graph);
 
 /// Removes nodes whose results nobody uses and that have no effect.
 void remove_dead_code(Graph& graph);
@@ -23,6 +25,8 @@ void merge_common(Graph& graph);
 void remove_copies(Graph& graph);
 /// Views that undo each other, and copies that only change a layout for products, which take any, are left out.
 void fold_layouts(Graph& graph);
+/// Images stay in blocks of channels between convolutions that want them so. See Note [Images in blocks].
+void keep_blocks(Graph& graph);
 /// Neighbouring small all_reduces of the same kind become one call for many tensors.
 void bucket_collectives(Graph& graph);
 /// Fills graph.groups, and orders nodes so that those of a group are together.
@@ -31,6 +35,13 @@ void find_groups(Graph& graph);
 void overlap_collectives(Graph& graph);
 /// Fills graph.plan.
 void plan_memory(Graph& graph);
+
+// ---- What forward saves for backward in blocks
+
+/// Makes saved inputs of `backward` such that come in blocks, where that spares reordering.
+void choose_saved_blocks(const Graph& forward, Graph& backward);
+/// Adds a value that is v in blocks.
+ValueId give_in_blocks(Graph& graph, ValueId v);
 
 // ---- What passes share
 

@@ -6,28 +6,42 @@
 
 namespace tutti::graph {
 
-void optimise(Graph& graph) {
-  verify(graph, "tracing");
-  struct Pass {
-    const char* name;
-    void (*run)(Graph&);
-  };
-  constexpr Pass passes[] = {
-      {"dead code", remove_dead_code},
-      {"functionalisation", functionalise},
-      {"common subexpressions", merge_common},
-      {"copies", remove_copies},
-      {"layout", fold_layouts},
-      {"dead code", remove_dead_code},
-      {"bucketing", bucket_collectives},
-      {"fusion", find_groups},
-      {"overlap", overlap_collectives},
-      {"memory planning", plan_memory},
-  };
+namespace {
+
+struct Pass {
+  const char* name;
+  void (*run)(Graph&);
+};
+void run_passes(Graph& graph, std::initializer_list<Pass> passes) {
   for (const Pass& pass : passes) {
     pass.run(graph);
     verify(graph, pass.name);
   }
+}
+
+}  // namespace
+
+void tidy(Graph& graph) {
+  run_passes(graph, {
+                        {"dead code", remove_dead_code},
+                        {"functionalisation", functionalise},
+                        {"common subexpressions", merge_common},
+                        {"copies", remove_copies},
+                        {"layout", fold_layouts},
+                        {"dead code", remove_dead_code},
+                    });
+}
+
+void optimise(Graph& graph) {
+  verify(graph, "tracing");
+  tidy(graph);
+  run_passes(graph, {
+                        {"blocks", keep_blocks},
+                        {"bucketing", bucket_collectives},
+                        {"fusion", find_groups},
+                        {"overlap", overlap_collectives},
+                        {"memory planning", plan_memory},
+                    });
 }
 
 void keep_nodes(Graph& graph, const std::vector<bool>& keep) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/named.h"
+#include "ops/blocked/blocked.h"
 #include "ops/conv/problem.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
@@ -195,6 +196,56 @@ const Operator weight_op{
         },
     .saves_inputs = 0b11,
     .autocast = AutocastPolicy::low_precision,
+};
+
+// ---- In blocks: the same with x, y or both so; weights never are
+
+bool in_blocks(const Tensor& t) { return t.dim() == 5; }
+Shape image_sizes(const Tensor& t) { return in_blocks(t) ? blocked::plain_sizes(t.sizes()) : t.sizes(); }
+
+Tensor plain_copy(const Tensor& t) {
+  if (!in_blocks(t)) return t;
+  Tensor copy = make_tensor(image_sizes(t), DType::f32, t.device());
+  blocked::reorder(t, copy);
+  return copy;
+}
+
+void run_blocked(const Call& c, Pass pass, const Operands& given) {
+  const auto& a = c.as<Convolution>();
+  const Tensor& out = c.output();
+  Problem p{pass,      a.groups,  image_sizes(given.x), given.w.sizes(), image_sizes(given.y), a.stride,
+            a.padding, a.dilation};
+  Operands o = given;
+  for (Tensor* t : {&o.x, &o.w, &o.y, &o.bias})
+    if (t->defined() && !t->is_same(out)) *t = contiguous_in(*t, DType::f32);
+  if (run_onednn(p, o)) return;
+  Tensor& result = result_of(o, pass);
+  for (Tensor* t : {&o.x, &o.y})
+    if (t != &result) *t = plain_copy(*t);
+  if (in_blocks(out)) result = make_tensor(image_sizes(out), DType::f32, out.device());
+  run_columns(p, o);
+  if (in_blocks(out)) blocked::reorder(result, out);
+}
+
+const Operator blocked_op{
+    .name = "convolution_blocked",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          Shape y = output_sizes(image_sizes(c.input(0)), c.input(1).sizes(), c.as<Convolution>());
+          out[0] = spec_of(c, blocked::blocked_sizes(y), false);
+        },
+    .cpu = [](const Call& c) { run_blocked(c, Pass::forward, {c.input(0), c.input(1), c.output(), c.input(2)}); },
+};
+// In the attributes are the sizes of the result as it lies in memory.
+const Operator blocked_data_op{
+    .name = "conv_backward_data_blocked",
+    .infer = [](const Call& c, std::span<TensorSpec> out) { out[0] = spec_of(c, c.as<Convolution>().sizes, false); },
+    .cpu = [](const Call& c) { run_blocked(c, Pass::data, {c.output(), c.input(1), c.input(0), {}}); },
+};
+const Operator blocked_weight_op{
+    .name = "conv_backward_weight_blocked",
+    .infer = [](const Call& c, std::span<TensorSpec> out) { out[0] = spec_of(c, c.as<Convolution>().sizes, false); },
+    .cpu = [](const Call& c) { run_blocked(c, Pass::weight, {c.input(1), c.output(), c.input(0), {}}); },
 };
 
 // ---- Checks
@@ -418,3 +469,39 @@ Shape same_pads(const Shape& kernel, const Shape& dilation) {
 }
 
 }  // namespace tutti
+
+namespace tutti::blocked {
+
+void reorder(const Tensor& from, const Tensor& to) {
+  convolution::reorder_onednn(from, to, from.dim() == 4 ? from.sizes() : to.sizes());
+}
+
+Form convolution_form(const Asked& asked) {
+  using namespace convolution;
+  bool forward = &asked.op == &convolution_op, data = &asked.op == &data_op, weight = &asked.op == &weight_op;
+  if (!forward && !data && !weight) return {};
+  const auto& a = *static_cast<const Convolution*>(asked.attributes.data);
+  if (a.channels_last || a.weight_last || a.stride.size() != 2) return {};
+  Pass pass = forward ? Pass::forward : data ? Pass::data : Pass::weight;
+  const Shape &x = data ? asked.outputs[0] : asked.inputs[forward ? 0 : 1],
+              &y = forward ? asked.outputs[0] : asked.inputs[0], &w = weight ? asked.outputs[0] : asked.inputs[1];
+  if (x.product() == 0 || y.product() == 0 || w.product() == 0) return {};
+  auto meta = [](const Shape& sizes) { return make_tensor(sizes, DType::f32, DeviceKind::meta); };
+  Operands o{meta(x), meta(w), meta(y), {}};
+  if (forward && !asked.inputs[2].empty()) o.bias = meta(asked.inputs[2]);
+  Wanted wanted = wanted_blocks({pass, a.groups, x, w, y, a.stride, a.padding, a.dilation}, o);
+  if (!wanted.y) return {};
+  uint32_t of_x = wanted.x ? 1 : 0;
+  if (forward) return {.op = &blocked_op, .inputs = of_x, .outputs = 1, .wants = true};
+  if (weight) return {.op = &blocked_weight_op, .inputs = 1 | of_x << 1, .outputs = 0, .wants = true};
+  auto own = std::make_shared<Convolution>(a);
+  if (wanted.x) own->sizes = blocked_sizes(own->sizes);
+  return {.op = &blocked_data_op,
+          .attributes = attributes(*own),
+          .owner = own,
+          .inputs = 1,
+          .outputs = of_x,
+          .wants = true};
+}
+
+}  // namespace tutti::blocked

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "ops/blocked/blocked.h"
 #include "ops/conv/problem.h"
 
 namespace tutti::convolution {
@@ -62,6 +63,13 @@ class Buffer {
 };
 
 memory::dims dims_of(const Shape& s) { return {s.begin(), s.end()}; }
+
+// Of an image under its sizes, maybe with channels in blocks.
+bool in_blocks(const Tensor& t, const Shape& sizes) { return t.sizes().size() != sizes.size(); }
+memory::desc image_desc(const Tensor& t, const Shape& sizes) {
+  if (in_blocks(t, sizes)) return {dims_of(sizes), memory::data_type::f32, memory::format_tag::nChw16c};
+  return {dims_of(sizes), memory::data_type::f32, dims_of(t.strides())};
+}
 
 // Between channels-last and oneDNN's layout with channels in blocks: whole blocks change places, faster than by its own
 // reordering.
@@ -159,8 +167,8 @@ class Maker {
   // `free`: oneDNN chooses the layouts of x and y. Else they are channels-last.
   Prepared make(dnnl::algorithm algorithm, bool free) {
     Prepared r;
-    r.x.given = {dims_of(p_.x), memory::data_type::f32, dims_of(o_.x.strides())};
-    r.y.given = {dims_of(p_.y), memory::data_type::f32, dims_of(o_.y.strides())};
+    r.x.given = image_desc(o_.x, p_.x);
+    r.y.given = image_desc(o_.y, p_.y);
     r.w.given = weight_desc(p_, o_.w.strides());
     memory::desc x = free ? any_layout(r.x.given) : channels_last_desc(p_.x),
                  y = free ? any_layout(r.y.given) : channels_last_desc(p_.y), w = any_layout(r.w.given);
@@ -296,7 +304,8 @@ Key key_of(const Problem& p, const Operands& o, int threads) {
   Key key;
   key.reserve(32);
   key.push_back(static_cast<int64_t>(p.pass) | is_channels_last(o.x) << 2 | is_channels_last(o.w) << 3 |
-                is_channels_last(o.y) << 4 | o.bias.defined() << 5);
+                is_channels_last(o.y) << 4 | o.bias.defined() << 5 | in_blocks(o.x, p.x) << 6 |
+                in_blocks(o.y, p.y) << 7);
   key.push_back(threads);
   key.push_back(p.groups);
   for (const Shape* s : {&p.x, &p.w, &p.y, &p.stride, &p.padding, &p.dilation})
@@ -307,18 +316,23 @@ Key key_of(const Problem& p, const Operands& o, int threads) {
 // Shapes that vary without end must not fill the memory.
 constexpr size_t kMostPrepared = 1024;
 
-std::shared_ptr<const Prepared> prepared(const Problem& p, const Operands& o, int threads) {
+// What `make` makes, once for each key.
+template <class T, class Make>
+std::shared_ptr<const T> kept(Key key, Make&& make) {
   static auto& mutex = *new std::shared_mutex;
-  static auto& cache = *new std::unordered_map<Key, std::shared_ptr<const Prepared>, KeyHash>;
-  Key key = key_of(p, o, threads);
+  static auto& cache = *new std::unordered_map<Key, std::shared_ptr<const T>, KeyHash>;
   {
     std::shared_lock lock(mutex);
     if (auto it = cache.find(key); it != cache.end()) return it->second;
   }
-  auto fresh = std::make_shared<const Prepared>(prepare(p, o));
+  auto fresh = std::make_shared<const T>(make());
   std::unique_lock lock(mutex);
   if (cache.size() >= kMostPrepared) cache.clear();
   return cache.emplace(std::move(key), std::move(fresh)).first->second;
+}
+
+std::shared_ptr<const Prepared> prepared(const Problem& p, const Operands& o, int threads) {
+  return kept<Prepared>(key_of(p, o, threads), [&] { return prepare(p, o); });
 }
 
 // ---- Running
@@ -385,14 +399,53 @@ static bool run(const Problem& p, const Operands& o) {
   return true;
 }
 
-bool run_onednn(const Problem& p, const Operands& o) {
+template <class F>
+static auto with_errors(const char* operation, F&& f) {
   try {
-    return run(p, o);
+    return f();
   } catch (const dnnl::error& e) {
-    const char* operation = "convolution";
     check<MemoryError>(e.status != dnnl_out_of_memory, operation, "oneDNN has no memory for it: {}", e.what());
     fail<InternalError>(operation, "oneDNN failed with status {}: {}", static_cast<int>(e.status), e.what());
   }
+}
+
+bool run_onednn(const Problem& p, const Operands& o) {
+  return with_errors("convolution", [&] { return run(p, o); });
+}
+
+Wanted wanted_blocks(const Problem& p, const Operands& o) {
+  int share = thread_share();
+  Threads threads(share);
+  return with_errors("convolution", [&]() -> Wanted {
+    auto r = prepared(p, o, share);
+    if (!r->possible || p.spatial() != 2) return {};
+    auto blocks = [](const Slot& slot, const Shape& sizes) {
+      return blocked::divides(sizes) &&
+             slot.wanted == memory::desc(dims_of(sizes), memory::data_type::f32, memory::format_tag::nChw16c);
+    };
+    return {blocks(r->x, p.x), blocks(r->y, p.y)};
+  });
+}
+
+void reorder_onednn(const Tensor& from, const Tensor& to, const Shape& sizes) {
+  int share = thread_share();
+  Threads threads(share);
+  with_errors("to_blocked", [&] {
+    Key key{share, in_blocks(from, sizes)};
+    key.insert(key.end(), sizes.begin(), sizes.end());
+    auto way = kept<Slot>(std::move(key), [&] {
+      Slot slot;
+      slot.given = image_desc(from, sizes);
+      slot.wanted = image_desc(to, sizes);
+      slot.connect(false, false);
+      return slot;
+    });
+    memory source(way->given, engine(), from.raw_data()), target(way->wanted, engine(), to.raw_data());
+    if (way->copied())
+      way->run(source, target);
+    else  // one pixel, or one block of it: the same
+      std::memcpy(to.raw_data(), from.raw_data(), way->wanted.get_size());
+  });
 }
 
 }  // namespace tutti::convolution

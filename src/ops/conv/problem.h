@@ -18,7 +18,8 @@ struct Problem {
   size_t spatial() const { return stride.size(); }
 };
 
-/// The operands of a pass. Each is dense, either contiguous or channels-last, and all are of one dtype.
+/// The operands of a pass. Each is dense, either contiguous or channels-last, and all are of one dtype. For oneDNN, x
+/// and y may lie in blocks (ops/blocked/blocked.h), each by itself.
 struct Operands {
   Tensor x, w, y;
   Tensor bias;  // of the forward pass; maybe undefined
@@ -29,6 +30,14 @@ bool is_channels_last(const Tensor& t);
 
 /// In f32, by oneDNN. False if it has no such convolution; then nothing has been written.
 bool run_onednn(const Problem& p, const Operands& o);
+
+/// Which of x and y oneDNN would have in blocks, whose channels these are. Only sizes and strides are looked at.
+struct Wanted {
+  bool x = false, y = false;
+};
+Wanted wanted_blocks(const Problem& p, const Operands& o);
+/// An f32 image of these sizes, of which one lies in blocks.
+void reorder_onednn(const Tensor& from, const Tensor& to, const Shape& sizes);
 
 /// By matrix products over unfolded windows; f32 or f64, all operands contiguous.
 void run_columns(const Problem& p, const Operands& o);

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/named.h"
 #include "base/parallel.h"
+#include "ops/blocked/blocked.h"
 #include "ops/norm/kernels.h"
 #include "ops/norm/norm.h"
 #include "tensor/impl.h"
@@ -41,6 +42,12 @@ struct Sharing {
   }
 };
 
+extern const Operator blocked_op, blocked_backward_op;
+
+// Whether x lies in blocks (ops/blocked/blocked.h), and its sizes without them.
+bool in_blocks(const Call& c) { return &c.op == &blocked_op || &c.op == &blocked_backward_op; }
+Shape sizes_of(const Call& c, const Tensor& x) { return in_blocks(c) ? blocked::plain_sizes(x.sizes()) : x.sizes(); }
+
 // How the kernels see the tensor. Without spatial dims, the entries of a batch are rows of channels.
 Channels layout_of(const Shape& sizes, const ChannelNorm& a) {
   Sharing s(sizes, a.groups);
@@ -49,7 +56,7 @@ Channels layout_of(const Shape& sizes, const ChannelNorm& a) {
 }
 
 int64_t units_at_a_time(const Channels& l) {
-  int64_t size = l.last ? l.rows() * l.channels : l.inner;
+  int64_t size = l.last ? l.rows() * l.channels : l.blocks ? l.inner * blocked::kChannels : l.inner;
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, size));
 }
 
@@ -119,8 +126,10 @@ void forward(const Call& c) {
   const auto& a = c.as<ChannelNorm>();
   Tensor x = arranged(c.input(0), computing, a.channels_last), w = arranged(c.input(1), computing),
          b = arranged(c.input(2), computing);
-  Channels l = layout_of(x.sizes(), a);
-  Sharing s(x.sizes(), a.groups);
+  Shape sizes = sizes_of(c, x);
+  Channels l = layout_of(sizes, a);
+  l.blocks = in_blocks(c);
+  Sharing s(sizes, a.groups);
   Doubles mean(static_cast<size_t>(s.statistics())), var(mean.size());
   if (x.numel() > 0) find_statistics(l, s, x, mean, var);
   T *mean_out = c.output(1).data<T>(), *var_out = c.output(2).data<T>();
@@ -155,8 +164,10 @@ void backward(const Call& c) {
   Tensor g = arranged(c.input(0), computing, a.channels_last), x = arranged(c.input(1), computing, a.channels_last);
   Tensor w = arranged(c.input(2), computing), mean = arranged(c.input(3), computing),
          var = arranged(c.input(4), computing);
-  Channels l = layout_of(x.sizes(), a);
-  Sharing s(x.sizes(), a.groups);
+  Shape sizes = sizes_of(c, x);
+  Channels l = layout_of(sizes, a);
+  l.blocks = in_blocks(c);
+  Sharing s(sizes, a.groups);
   auto r = [&](size_t k) { return 1 / std::sqrt(static_cast<double>(var.data<T>()[k]) + a.eps); };
   Table<T> centre(l), of_g(l), of_x(l), shift(l);
   centre.fill(l, s, [&](size_t k, int64_t) { return mean.data<T>()[k]; });
@@ -207,8 +218,9 @@ void infer_forward(const Call& c, std::span<TensorSpec> out) {
   const Tensor& x = c.input(0);
   const auto& a = c.as<ChannelNorm>();
   out[0] = spec_like(x, a);
-  out[1] = {
-      .sizes = {Sharing(x.sizes(), a.groups).statistics()}, .dtype = computing_dtype(x.dtype()), .device = x.device()};
+  out[1] = {.sizes = {Sharing(sizes_of(c, x), a.groups).statistics()},
+            .dtype = computing_dtype(x.dtype()),
+            .device = x.device()};
   out[2] = out[1];
 }
 
@@ -216,7 +228,7 @@ void infer_backward(const Call& c, std::span<TensorSpec> out) {
   check_operands(c, 1, {2});
   const Tensor &x = c.input(1), &w = c.input(2);
   out[0] = spec_like(x, c.as<ChannelNorm>());
-  out[1] = {.sizes = {x.size(1)}, .dtype = w.defined() ? w.dtype() : x.dtype(), .device = x.device()};
+  out[1] = {.sizes = {sizes_of(c, x)[1]}, .dtype = w.defined() ? w.dtype() : x.dtype(), .device = x.device()};
   out[2] = out[1];
 }
 
@@ -277,6 +289,10 @@ const Operator group_norm_op{
     .saves_outputs = 0b110,
     .autocast = AutocastPolicy::full_precision,
 };
+
+const Operator blocked_op{.name = "batch_norm_blocked", .infer = infer_forward, .cpu = run_forward};
+const Operator blocked_backward_op{
+    .name = "channel_norm_backward_blocked", .infer = infer_backward, .cpu = run_backward};
 
 // ---- Public functions
 
@@ -406,3 +422,15 @@ Tensor batch_norm_apply(const Tensor& x, const Tensor& mean, const Tensor& var, 
 }
 
 }  // namespace tutti
+
+namespace tutti::blocked {
+
+Form norm_form(const Asked& asked) {
+  bool forward = &asked.op == &batch_norm_op;
+  if (!forward && &asked.op != &backward_op) return {};
+  const auto& a = *static_cast<const ChannelNorm*>(asked.attributes.data);
+  if (a.channels_last || a.groups) return {};
+  return {.op = forward ? &blocked_op : &blocked_backward_op, .inputs = forward ? 0b1u : 0b11u, .outputs = 0b1};
+}
+
+}  // namespace tutti::blocked

@@ -10,6 +10,10 @@ struct Unit {
   int64_t outer, channel, at, rows, sums;
 };
 Unit unit_of(const Channels& c, int64_t unit) {
+  if (c.blocks) {
+    int64_t blocks = c.channels / 16;
+    return {unit / blocks, unit % blocks * 16, unit * c.inner * 16, c.inner, unit * 16};
+  }
   if (!c.last) return {unit / c.channels, unit % c.channels, unit * c.inner, c.inner, unit};
   int64_t outer = unit / c.pieces(), piece = unit % c.pieces();
   return {outer, 0, (outer * c.inner + piece * c.rows()) * c.channels, c.elements(piece), unit * c.channels};
@@ -135,10 +139,119 @@ void column_moments(const Channels& c, const Unit& u, const T* x, double* mean, 
   });
 }
 
+// ---- Blocks of 16 channels
+
+using Block = Vec<float, 16>;
+
+// sum_row() for 16 channels at a time: a vector of them takes the place of each number there, and of each lane. `Sums`
+// are taken at once; values(i, p) sets p to those of pixel i, and fill(p) to what sum_row() has in lanes behind the
+// last.
+template <int Sums, class Values, class Fill>
+TUTTI_HD void sum_pixels(int64_t count, double (&totals)[Sums][16], Values&& values, Fill&& fill) {
+  constexpr int N = Lanes<float>::lanes;
+  for (auto& total : totals)
+    for (double& t : total) t = 0;
+  Block p[Sums], sum[4 * N][Sums];
+  auto add = [&](int k) __attribute__((always_inline)) {
+    for (int s = 0; s < Sums; ++s) sum[k][s] = sum[k][s] + p[s];
+  };
+  for (int64_t start = 0; start < count; start += kBlock) {
+    int64_t end = count - start < kBlock ? count : start + kBlock, i = start;
+    for (auto& one : sum)
+      for (Block& b : one) b = Block(0);
+    for (; i + 4 * N <= end; i += 4 * N)
+      for (int k = 0; k < 4 * N; ++k) {
+        values(i + k, p);
+        add(k);
+      }
+    for (; i < end; i += N)
+      for (int k = 0; k < N; ++k) {
+        if (i + k < end)
+          values(i + k, p);
+        else
+          fill(p);
+        add(k);
+      }
+    for (int s = 0; s < Sums; ++s) {
+      Block lane[N];
+      for (int k = 0; k < N; ++k) lane[k] = (sum[k][s] + sum[k + N][s]) + (sum[k + 2 * N][s] + sum[k + 3 * N][s]);
+      for (int half = N / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; ++k) lane[k] = lane[k] + lane[k + half];
+      float sums[16];
+      lane[0].store(sums);
+      for (int k = 0; k < 16; ++k) totals[s][k] += static_cast<double>(sums[k]);
+    }
+  }
+}
+
+// first_mean() and deviations().
+void block_moments(const float* x, int64_t count, double* mean, double* squares) {
+  auto n = static_cast<double>(count);
+  double sum[1][16], rest[2][16];
+  sum_pixels(
+      count, sum, [&](int64_t i, Block(&p)[1]) __attribute__((always_inline)) { p[0] = Block::load(x + i * 16); },
+      [](Block(&p)[1]) { p[0] = Block(0); });
+  float near[16];
+  for (int k = 0; k < 16; ++k) near[k] = static_cast<float>(sum[0][k] / n);
+  Block shift = Block::load(near);
+  sum_pixels(
+      count, rest,
+      [&](int64_t i, Block(&p)[2]) __attribute__((always_inline)) {
+        p[0] = Block::load(x + i * 16) - shift;
+        p[1] = p[0] * p[0];
+      },
+      [&](Block(&p)[2]) {
+        p[0] = shift - shift;
+        p[1] = p[0] * p[0];
+      });
+  for (int k = 0; k < 16; ++k) {
+    mean[k] = static_cast<double>(near[k]) + rest[0][k] / n;
+    squares[k] = rest[1][k] - rest[0][k] * rest[0][k] / n;
+    if (squares[k] < 0) squares[k] = 0;  // NaN stays
+  }
+}
+
+void block_products(const float* g, const float* x, const float* mean, int64_t count, double* sum, double* product) {
+  Block shift = Block::load(mean);
+  double totals[2][16];
+  sum_pixels(
+      count, totals,
+      [&](int64_t i, Block(&p)[2]) __attribute__((always_inline)) {
+        p[0] = Block::load(g + i * 16);
+        p[1] = p[0] * (Block::load(x + i * 16) - shift);
+      },
+      [&](Block(&p)[2]) {
+        p[0] = Block(0);
+        p[1] = p[0] * (shift - shift);
+      });
+  for (int k = 0; k < 16; ++k) {
+    sum[k] = totals[0][k];
+    product[k] = totals[1][k];
+  }
+}
+
+void block_apply(const float* x, const float* mean, const float* scale, const float* shift, int64_t count, float* y) {
+  Block m = Block::load(mean), a = Block::load(scale), b = Block::load(shift);
+  for (int64_t i = 0; i < count * 16; i += 16) ((Block::load(x + i) - m) * a + b).store(y + i);
+}
+
+void block_gradient(const float* g, const float* x, const float* mean, const float* of_g, const float* of_x,
+                    const float* shift, int64_t count, float* y) {
+  Block m = Block::load(mean), p = Block::load(of_g), q = Block::load(of_x), s = Block::load(shift);
+  for (int64_t i = 0; i < count * 16; i += 16) (Block::load(g + i) * p + (Block::load(x + i) - m) * q + s).store(y + i);
+}
+
+// ---- All of them
+
 template <class T>
 void moments(const Channels& c, const T* x, double* mean, double* squares, int64_t begin, int64_t end) {
   for (int64_t unit = begin; unit < end; ++unit) {
     Unit u = unit_of(c, unit);
+    if constexpr (sizeof(T) == 4)
+      if (c.blocks) {
+        block_moments(x + u.at, c.inner, mean + u.sums, squares + u.sums);
+        continue;
+      }
     if (c.last)
       column_moments(c, u, x, mean, squares);
     else
@@ -153,6 +266,11 @@ void products(const Channels& c, const T* g, const T* x, const T* mean, double* 
   for (int64_t unit = begin; unit < end; ++unit) {
     Unit u = unit_of(c, unit);
     const T *from_g = g + u.at, *from_x = x + u.at, *table = mean + u.outer * c.table + u.channel;
+    if constexpr (sizeof(T) == 4)
+      if (c.blocks) {
+        block_products(from_g, from_x, table, c.inner, sum + u.sums, product + u.sums);
+        continue;
+      }
     if (!c.last) {
       V shift(*table);
       sum_row<T>(c.inner, sum[u.sums], product[u.sums],
@@ -185,6 +303,11 @@ void apply(const Channels& c, const T* x, const T* mean, const T* scale, const T
   for (int64_t unit = begin; unit < end; ++unit) {
     Unit u = unit_of(c, unit);
     int64_t table = u.outer * c.table + u.channel;
+    if constexpr (sizeof(T) == 4)
+      if (c.blocks) {
+        block_apply(x + u.at, mean + table, scale + table, shift + table, c.inner, y + u.at);
+        continue;
+      }
     if (!c.last) {
       V m(mean[table]), a(scale[table]), b(shift[table]);
       for_each_vector<T>(c.inner, [&](int64_t i, int n) __attribute__((always_inline)) {
@@ -210,6 +333,11 @@ void gradient(const Channels& c, const T* g, const T* x, const T* mean, const T*
   for (int64_t unit = begin; unit < end; ++unit) {
     Unit u = unit_of(c, unit);
     int64_t table = u.outer * c.table + u.channel;
+    if constexpr (sizeof(T) == 4)
+      if (c.blocks) {
+        block_gradient(g + u.at, x + u.at, mean + table, of_g + table, of_x + table, shift + table, c.inner, y + u.at);
+        continue;
+      }
     if (!c.last) {
       V m(mean[table]), p(of_g[table]), q(of_x[table]), s(shift[table]);
       for_each_vector<T>(c.inner, [&](int64_t i, int n) __attribute__((always_inline)) {

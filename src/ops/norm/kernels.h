@@ -9,11 +9,13 @@
 
 namespace tutti::normalization {
 
-/// [outer, channels, inner] in memory, or, if `last`, [outer, inner, channels].
+/// [outer, channels, inner] in memory, or, if `last`, [outer, inner, channels]; or, in `blocks` and only in f32,
+/// [outer, channels / 16, inner, 16], with the sums of the first.
 struct Channels {
   int64_t outer, channels, inner;
   bool last;
   int64_t table;  // from one outer to the next in tables that have an entry a channel: `channels`, or 0 for one table
+  bool blocks = false;
 
   /// Pieces of an outer for which sums are taken one by one. A piece is one channel of one outer, or, with the channels
   /// last, some rows of them.
@@ -22,7 +24,7 @@ struct Channels {
     return fitting < 16 ? 16 : fitting;
   }
   int64_t pieces() const { return last ? (inner + rows() - 1) / rows() : 1; }
-  int64_t units() const { return outer * (last ? pieces() : channels); }
+  int64_t units() const { return outer * (last ? pieces() : blocks ? channels / 16 : channels); }
   /// Entries of an array with a sum for each piece and channel: [outer, pieces, channels].
   int64_t sums() const { return outer * pieces() * channels; }
   int64_t elements(int64_t piece) const {

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/named.h"
 #include "base/parallel.h"
+#include "ops/blocked/blocked.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
@@ -91,6 +92,7 @@ struct Plan {
     }
     windows.outer = a.channels_last ? sizes[0] : sizes[0] * sizes[1];
     windows.inner = a.channels_last ? sizes[1] : 1;
+    if (sizes.size() > dims + 2) windows.inner = sizes[dims + 2];  // of channels in blocks
     windows.divisor = a.divisor;
   }
   Plan(const Plan&) = delete;
@@ -277,6 +279,28 @@ const Operator avg_backward_op{
     .gradient = [](GradientCall& c) { c.set(0, call(avg_op, {&c.grad()}, c.attributes())); },
 };
 
+// ---- In blocks of channels
+
+void infer_blocked(const Call& c, const Shape& spatial, std::span<TensorSpec> out) {
+  const Tensor& x = c.input(0);
+  out[0] = {
+      .sizes = {x.size(0), x.size(1), spatial[0], spatial[1], x.size(4)}, .dtype = x.dtype(), .device = x.device()};
+  if (out.size() == 1) return;
+  out[1] = out[0];
+  out[1].dtype = DType::i64;
+}
+
+const Operator blocked_max_op{
+    .name = "max_pool_blocked",
+    .infer = [](const Call& c, std::span<TensorSpec> out) { infer_blocked(c, c.as<Pooling>().output, out); },
+    .cpu = run_max,
+};
+const Operator blocked_max_backward_op{
+    .name = "max_pool_backward_blocked",
+    .infer = [](const Call& c, std::span<TensorSpec> out) { infer_blocked(c, c.as<Pooling>().input, out); },
+    .cpu = run_max_backward,
+};
+
 // ---- Checks
 
 Shape spread(const char* name, const char* what, const Shape& given, size_t dims, int64_t least) {
@@ -439,3 +463,16 @@ Tensor adaptive_max_pool3d(const Tensor& x, const Shape& output) {
 }
 
 }  // namespace tutti
+
+namespace tutti::blocked {
+
+Form pool_form(const Asked& asked) {
+  bool forward = &asked.op == &max_op;
+  if (!forward && &asked.op != &max_backward_op) return {};
+  const auto& a = *static_cast<const Pooling*>(asked.attributes.data);
+  if (a.channels_last || a.input.size() != 2) return {};
+  if (forward) return {.op = &blocked_max_op, .inputs = 0b1, .outputs = 0b11};
+  return {.op = &blocked_max_backward_op, .inputs = 0b11, .outputs = 0b1};
+}
+
+}  // namespace tutti::blocked

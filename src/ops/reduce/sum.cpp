@@ -1,9 +1,14 @@
 // Sums and what is counted rather than compared: sum, mean, prod, all, any, count_nonzero.
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/named.h"
+#include "base/parallel.h"
+#include "ops/blocked/blocked.h"
 #include "ops/reduce/cumulative.h"
 #include "ops/reduce/fold.h"
 #include "ops/reduce/reduce.h"
+#include "tensor/impl.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -118,6 +123,31 @@ const Operator any_op{
 const Operator count_nonzero_op{
     .name = "count_nonzero", .infer = infer_as<DType::i64>, .cpu = run_count<Finish::none>, .reduction = true};
 
+// Over all but the channels of an image in blocks, as sum() does without them: each channel of an entry, then those.
+const Operator blocked_sum_op{
+    .name = "sum_blocked",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          const Tensor& x = c.input(0);
+          int64_t channels = x.size(1) * x.size(4);
+          out[0] = {.sizes = c.as<Dims>().keepdim ? Shape{1, channels, 1, 1} : Shape{channels},
+                    .dtype = x.dtype(),
+                    .device = x.device()};
+        },
+    .cpu =
+        [](const Call& c) {
+          const Tensor& x = c.input(0);
+          int64_t images = x.size(0) * x.size(1), pixels = x.size(2) * x.size(3);
+          Tensor rows = make_tensor({x.size(0), x.size(1) * x.size(4)}, DType::f32, x.device());
+          const auto* from = x.data<float>();
+          auto* to = rows.data<float>();
+          parallel_for(images, std::max<int64_t>(1, 4096 / pixels), [&](int64_t begin, int64_t end) {
+            sum_blocks_pointer()(from + begin * pixels * 16, end - begin, pixels, to + begin * 16);
+          });
+          fold_tensor(c.output(), rows, {1, 0}, {.operation = Operation::sum, .element = DType::f32});
+        },
+};
+
 Tensor& reduce(const Operator& op, Tensor& out, const Tensor& x, const Shape& dims, bool keepdim,
                std::optional<DType> dtype = {}) {
   Dims a{normalize_dims(x, dims, op.name), keepdim, dtype};
@@ -187,3 +217,18 @@ Tensor count_nonzero(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 }  // namespace tutti
+
+namespace tutti::blocked {
+
+Form sum_form(const Asked& asked) {
+  using namespace reduction;
+  if (&asked.op != &sum_op) return {};
+  const auto& a = *static_cast<const Dims*>(asked.attributes.data);
+  const Shape& x = asked.inputs[0];
+  // Where sum() adds up each row by itself, as one unit: see Note [How a reduction is cut].
+  bool suits = a.dims == Shape{0, 2, 3} && !a.dtype && x.size() == 4 && x[0] > 1 && x[1] > 1;
+  if (!suits || x[2] * x[3] < 32 || x[2] * x[3] > kRows * kWidth) return {};
+  return {.op = &blocked_sum_op, .inputs = 1};
+}
+
+}  // namespace tutti::blocked
