@@ -11,6 +11,7 @@
 
 #include "comm/algorithm/reduce.h"
 #include "tests/comm/fingerprint.h"
+#include "tests/comm/started.h"
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
@@ -369,6 +370,61 @@ TEST(Layouts, WhatMakesNoSenseIsSaid) {
   says({.hosts = {0, 1}}, "ranks on several hosts need a transport between them: shm is not one");
   says({.transport = "shm+ucx", .hosts = {0}}, "hosts has 1 entries for 2 ranks");
   says({.transport = "shm+ucx", .hosts = {0, 7}}, "a host's number is 7");
+}
+
+// Who fails a world may be the thread that looks after the times of all groups of a process: it does not wait for the
+// store, which here does not answer. The others are told when it does.
+TEST(HostsWorlds, AFailureDoesNotWaitForTheStore) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  pid_t server = ::fork();
+  if (server == 0) {
+    TcpStore store({.host = "127.0.0.1", .serve = true});
+    uint16_t port = store.port();
+    auto written = ::write(ends[1], &port, sizeof port);
+    while (written > 0) ::pause();
+    ::_exit(1);
+  }
+  uint16_t port = 0;
+  ASSERT_EQ(::read(ends[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  TcpStoreOptions at{.host = "127.0.0.1", .port = port, .timeout = 60s, .grace = 60s};
+  auto local = std::make_shared<comm::ProcessWorld>(comm::Segment::anonymous(comm::SharedWorld::bytes(1)),
+                                                    "tutti-alone-" + std::to_string(::getpid()), 0, 1, 60s);
+  auto world = std::make_shared<comm::HostsWorld>(
+      local, std::make_shared<TcpStore>(at), "alone/",
+      comm::HostsOptions{
+          .host_of = {0}, .engine = comm::has_ucx() ? "ucx" : "gloo", .silence = 30s, .address = "127.0.0.1"});
+  ::kill(server, SIGSTOP);
+  auto began = Clock::now();
+  world->fail(0, "on purpose");
+  EXPECT_LT(Clock::now() - began, 10s);
+  EXPECT_TRUE(world->failed());
+  ::kill(server, SIGCONT);
+  EXPECT_THAT(TcpStore(at).get("alone/failed"), HasSubstr("on purpose"));
+  world.reset();
+  ::kill(server, SIGKILL);
+  ::waitpid(server, nullptr, 0);
+  for (int end : ends) ::close(end);
+}
+
+// One of the ranks cannot even begin to meet the others: it says so in the store, and they end, wherever they wait;
+// here most wait for Gloo to connect to another that waits too.
+TEST(HostsWorlds, ARankThatCannotConnectEndsTheMeeting) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "this build has no gloo";
+  auto began = Clock::now();
+  auto environments = ranks_of(6, [](int r) {
+    return Variables{{"TUTTI_TRANSPORT", "gloo"}, {"TUTTI_ADDRESS", r == 1 ? "203.0.113.77" : "127.0.0.1"}};
+  });
+  start_with(environments, [] {
+    if (std::string(std::getenv("RANK")) == "1") {
+      EXPECT_THAT(message_of<ConnectionError>([] { world(); }), HasSubstr("203.0.113.77"));
+      std::this_thread::sleep_for(3s);  // it lives on
+    } else {
+      EXPECT_THAT(message_of<RankFailure>([] { world(); }),
+                  AllOf(HasSubstr("rank 1 failed: "), HasSubstr("Gloo cannot connect"), HasSubstr("203.0.113.77")));
+    }
+  });
+  EXPECT_LT(Clock::now() - began, 30s);
 }
 
 // The largest subtrees of the canonical order that a host holds.

@@ -1,12 +1,16 @@
 // Memory of a group: what is in it, and that collectives give the same bits as with any other.
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
+#include <numeric>
 #include <optional>
+#include <thread>
 
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
@@ -167,6 +171,103 @@ TEST(GroupMemoryOfProcesses, IsTakenBackAndLeavesNothing) {
                             EXPECT_EQ(mapped(), before);
                           },
                           {});
+}
+
+// Pages of shared memory that exist, of all that this process has mapped: each takes from what the host has of it.
+int64_t pages_taken() {
+  std::ifstream maps("/proc/self/maps");
+  int64_t pages = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/dev/shm/tutti-") == std::string::npos) continue;
+    uintptr_t begin = 0, end = 0;
+    EXPECT_EQ(std::sscanf(line.c_str(), "%lx-%lx", &begin, &end), 2);
+    std::vector<unsigned char> is_there((end - begin) / 4096);
+    EXPECT_EQ(::mincore(reinterpret_cast<void*>(begin), end - begin, is_there.data()), 0);
+    for (unsigned char page : is_there) pages += page & 1;
+  }
+  return pages;
+}
+
+TEST(MemoryThatProcessesShare, IsTakenWhenItIsUsed) {
+  spawn_checked_processes(8,
+                          [] {
+                            std::vector<int> all(8);
+                            std::iota(all.begin(), all.end(), 0);
+                            barrier();
+                            int64_t before = pages_taken();
+                            std::vector<Group> groups;
+                            for (int k = 0; k < 10; ++k) groups.push_back(world().subgroup(all));
+                            barrier();
+                            EXPECT_EQ(pages_taken(), before + 10) << "of groups that were never called, one each";
+                            barrier();
+                            barrier({.group = groups[0]});
+                            EXPECT_LT(pages_taken(), before + 10 + 20);
+                            barrier();
+                            // From each to the next: a page of each of the eight rings, and one or two of their heads.
+                            before = pages_taken();
+                            barrier();
+                            Tensor x = ones({1}), y = empty({1});
+                            Work sent = send_async(x, (rank() + 1) % 8, {.group = groups[1]});
+                            recv(y, (rank() + 7) % 8, {.group = groups[1]});
+                            sent.wait();
+                            barrier();
+                            EXPECT_LE(pages_taken(), before + 8 + 3);
+                            EXPECT_GT(pages_taken(), before);
+                          },
+                          {});
+}
+
+// Its ring is written more than once around, the first time on pages that it takes as it goes.
+TEST(MemoryThatProcessesShare, OfMessagesGrowsAsTheyAreWritten) {
+  spawn_checked_processes(2,
+                          [] {
+                            Group group = world().subgroup({0, 1});
+                            barrier();
+                            int64_t before = pages_taken();
+                            barrier();
+                            for (int64_t k = 0; k < 100; ++k) {
+                              Tensor x = full({700}, static_cast<double>(k));
+                              if (rank() == 0) {
+                                send(x, 1, {.group = group});
+                              } else {
+                                x.fill_(-1);
+                                recv(x, 0, {.group = group});
+                                ASSERT_TRUE(equal(x, full({700}, static_cast<double>(k))));
+                              }
+                              barrier();
+                              if (k == 0) {
+                                EXPECT_LE(pages_taken(), before + 2 + 1);
+                              }
+                            }
+                            EXPECT_GE(pages_taken(), before + 16);
+                            EXPECT_LE(pages_taken(), before + 16 + 1);
+                          },
+                          {});
+}
+
+// A rank that cannot have a group's memory: the others have it, and must not wait there until their time is over.
+TEST(MemoryThatProcessesShare, ThatOneRankCannotHaveEndsTheWaitOfAll) {
+  auto start = std::chrono::steady_clock::now();
+  spawn_checked_processes(3,
+                          [] {
+                            barrier();
+                            if (rank() != 1) {
+                              Group group = world().subgroup({0, 1, 2});
+                              EXPECT_THAT(message_of<RankFailure>([&] { barrier({.group = group}); }),
+                                          AllOf(HasSubstr("rank 1 failed"), HasSubstr("shared memory")));
+                              return;
+                            }
+                            rlimit files{};
+                            ::getrlimit(RLIMIT_NOFILE, &files);
+                            rlimit none = files;
+                            none.rlim_cur = 3;
+                            ::setrlimit(RLIMIT_NOFILE, &none);
+                            EXPECT_THROW(world().subgroup({0, 1, 2}), MemoryError);
+                            ::setrlimit(RLIMIT_NOFILE, &files);
+                            std::this_thread::sleep_for(3s);  // it lives on: that it ended would be another failure
+                          },
+                          {.timeout = 60s});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
 }
 
 // What a process says that runs where shared memory has so many bytes; none: this system does not let it.

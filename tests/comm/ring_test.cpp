@@ -11,8 +11,9 @@ namespace tutti::comm {
 namespace {
 
 struct Pair {
-  std::unique_ptr<Ring[]> rings = std::make_unique<Ring[]>(4);
-  RingMessages a{rings.get(), {0, 1}, 0}, b{rings.get(), {0, 1}, 1};
+  std::unique_ptr<RingHead[]> rings = std::make_unique<RingHead[]>(4);
+  std::vector<std::byte> data = std::vector<std::byte>(4 * RingHead::kBytes);
+  RingMessages a{rings.get(), data.data(), {0, 1}, 0}, b{rings.get(), data.data(), {0, 1}, 1};
 };
 
 Call message(std::vector<float>& numbers, bool sends) {

@@ -278,5 +278,22 @@ TEST_P(Wires, ACutBeforeAnythingComes) {
   wires[1]->cut();
 }
 
+// The other rank has said where it is, and does not come: the wait for it can be ended.
+TEST(GlooWire, AMeetingCanBeStopped) {
+  if (!has_gloo()) GTEST_SKIP() << "this build has no gloo";
+  auto store = std::make_shared<MemoryStore>(60s);
+  std::stop_source stop;
+  auto began = Clock::now();
+  auto meets = std::async(std::launch::async, [&] { make_gloo_wire(0, 2, store, "127.0.0.1", stop.get_token()); });
+  // An address above this rank's own: then it is the other that connects.
+  std::string address = store->get("gloo/0");
+  address[2] = static_cast<char>(0xff);
+  store->set("gloo/1", address);
+  EXPECT_EQ(meets.wait_for(500ms), std::future_status::timeout);
+  stop.request_stop();
+  EXPECT_THROW(meets.get(), CancelledError);
+  EXPECT_LT(Clock::now() - began, 30s);
+}
+
 }  // namespace
 }  // namespace tutti::comm

@@ -187,10 +187,19 @@ TEST_P(Words, SparseAllReduceThatDoesNotFitIsAnErrorOfTheWork) {
     Tensor x = sparse_coo(zeros({1, 1}, {i64}), ones({1}), {rank() == 2 ? 5 : 4});
     Work work = all_reduce_async(x);
     EXPECT_THAT(message_of<MismatchError>([&] { work.wait(); }),
-                AllOf(HasSubstr("is of another shape than rank"), HasSubstr("(at words_test.cpp:")));
+                AllOf(HasSubstr("is of another shape than rank"), HasSubstr("(at words_test.cpp:"),
+                      HasSubstr("ranks disagree in collective 0 of their group"),
+                      ContainsRegex("ranks 0, 1: all_reduce.f32.4., 1 sparse. at words_test.cpp:[0-9]+, not waited "),
+                      ContainsRegex("rank 2: all_reduce.f32.5., 1 sparse. at words_test.cpp:[0-9]+, not waited for")));
     Tensor y = some_rows(2);
-    EXPECT_THAT(message_of<MismatchError>([&] { rank() == 1 ? all_reduce(y) : all_reduce_async(y).wait(); }),
-                HasSubstr("all ranks must wait for a sparse all_reduce, or none"));
+    int line = __LINE__;
+    auto call = [&] { rank() == 1 ? all_reduce(y) : all_reduce_async(y).wait(); };
+    std::string at = "at words_test.cpp:" + std::to_string(line + 1);
+    EXPECT_THAT(message_of<MismatchError>(call),
+                AllOf(HasSubstr("all ranks must wait for a sparse all_reduce, or none"),
+                      HasSubstr("ranks disagree in collective 1 of their group"),
+                      ContainsRegex("rank 1: all_reduce.*" + at + ", waited for"),
+                      ContainsRegex("ranks 0, 2: all_re.*" + at + ", not waited for")));
     EXPECT_THAT(message_of<MismatchError>([&] { rank() == 1 ? barrier() : all_reduce_async(y).wait(); }),
                 AllOf(HasSubstr("rank 1: barrier at words_test.cpp:"),
                       ContainsRegex("ranks 0, 2: all_gather.*for all_reduce of a sparse tensor")));

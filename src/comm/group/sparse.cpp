@@ -27,6 +27,12 @@ CollectiveOptions gathering(const ReduceOptions& o) {
   return {.group = o.group, .timeout = o.timeout, .place = o.place};
 }
 
+// The number of the collective that this rank has just called there.
+uint64_t newest_in(const Group& group) {
+  auto call = group.handle()->state->record.last(group.handle()->group->id());
+  return call ? call->sequence : 0;
+}
+
 }  // namespace
 
 void all_reduce_sparse(const Tensor& x, const ReduceOptions& options) {
@@ -36,10 +42,10 @@ void all_reduce_sparse(const Tensor& x, const ReduceOptions& options) {
   SparsePart part(x, o);
   NoGrad guard;
   std::vector<int64_t> header;
-  part.add_header(header, true);
+  part.add_header(header, true, o.place);
   TensorList headers = header_rooms(SparsePart::kHeader, o.group.size());
   all_gather(headers, tensor(header, kNumbers), gathering(o));
-  part.take_headers(headers, 0, true, o);
+  part.take_headers(headers, 0, o, newest_in(o.group));
   all_gather(part.rooms, part.row_numbers(), gathering(o));
   part.lay_out();
   all_reduce(part.values, o);
@@ -122,6 +128,7 @@ class SparseSteps final : public Chain, public std::enable_shared_from_this<Spar
   std::vector<SparsePart> parts_;
   TensorList dense_, headers_;
   Work first_;
+  uint64_t sequence_ = 0;           // of that
   std::atomic<bool> ready_{false};  // the first step has ended
   size_t at_ = 0;                   // of the others: two for each sparse tensor, one for all dense ones
   std::exception_ptr error_;
@@ -136,7 +143,7 @@ Work SparseSteps::start() {
   result_->chain = shared_from_this();
   Work work(result_, options_.group.handle()->group);
   std::vector<int64_t> header;
-  for (const SparsePart& part : parts_) part.add_header(header, false);
+  for (const SparsePart& part : parts_) part.add_header(header, false, options_.place);
   headers_ = header_rooms(static_cast<int64_t>(header.size()), options_.group.size());
   try {
     first_ = all_gather_async(headers_, tensor(header, kNumbers), gathering(options_));
@@ -144,11 +151,12 @@ Work SparseSteps::start() {
     result_ = nullptr;  // which holds this: nobody will complete it
     throw;
   }
+  sequence_ = newest_in(options_.group);
   queue_->add(shared_from_this());
   first_.then([self = shared_from_this()] {
     self->end(self->first_, [&] {
       for (size_t k = 0; k < self->parts_.size(); ++k)
-        self->parts_[k].take_headers(self->headers_, k * SparsePart::kHeader, false, self->options_);
+        self->parts_[k].take_headers(self->headers_, k * SparsePart::kHeader, self->options_, self->sequence_);
     });
     self->ready_.store(true);
     self->queue_->go_on(false);

@@ -1,7 +1,11 @@
 #include "comm/group/sparse_part.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
 
+#include "comm/group/call.h"
 #include "comm/group/check_call.h"
 #include "tensor/impl.h"
 #include "tutti/context.h"
@@ -41,6 +45,30 @@ Tensor indices_of(const std::vector<int64_t>& rows, const Tensor& x) {
   return tensor(flat, kNumbers).view({x.sparse_dim(), count});
 }
 
+// "\n  ranks 0, 1: all_reduce(f32[4, 3], 1 dim sparse) at a.cpp:10, waited for\n  rank 2: ...".
+std::string list_calls(const std::vector<SparsePart::Header>& all, const std::vector<int>& ranks) {
+  std::vector<std::pair<std::string, std::vector<int>>> calls;
+  for (size_t k = 0; k < all.size(); ++k) {
+    const SparsePart::Header& h = all[k];
+    auto dims = static_cast<size_t>(std::clamp<int64_t>(h.dims, 0, std::size(h.sizes)));
+    std::string text =
+        fmt::format("{}({}{}, {} sparse) at {}:{}, {}waited for", kName, static_cast<DType>(h.dtype),
+                    Shape(std::span(h.sizes, dims)), h.sparse_dims, h.file, h.line, h.waits ? "" : "not ");
+    auto same = [&](const auto& call) { return call.first == text; };
+    auto found = std::find_if(calls.begin(), calls.end(), same);
+    if (found == calls.end()) found = calls.insert(calls.end(), {std::move(text), {}});
+    found->second.push_back(ranks[k]);
+  }
+  constexpr size_t most = 16;
+  std::string text;
+  for (size_t k = 0; k < std::min(calls.size(), most); ++k) {
+    std::sort(calls[k].second.begin(), calls[k].second.end());
+    text += fmt::format("\n  {}: {}", name_ranks(calls[k].second), calls[k].first);
+  }
+  if (calls.size() > most) text += fmt::format("\n  and {} more kinds of calls", calls.size() - most);
+  return text;
+}
+
 }  // namespace
 
 TensorList header_rooms(int64_t numbers, int ranks) {
@@ -61,29 +89,42 @@ SparsePart::SparsePart(const Tensor& x, const ReduceOptions& o) : x_(x) {
   rows_ = numbers_of(mine_);
 }
 
-void SparsePart::add_header(std::vector<int64_t>& to, bool waits) const {
+void SparsePart::add_header(std::vector<int64_t>& to, bool waits, const Place& place) const {
   uint64_t hash = 1469598103934665603u;
   for (int64_t s : x_.sizes()) hash = (hash ^ static_cast<uint64_t>(s)) * 1099511628211u;
-  to.insert(to.end(),
-            {static_cast<int64_t>(rows_.size()), waits, x_.dim(), x_.sparse_dim(), static_cast<int64_t>(hash)});
+  Header h{.rows = static_cast<int64_t>(rows_.size()),
+           .waits = waits,
+           .dims = x_.dim(),
+           .sparse_dims = x_.sparse_dim(),
+           .hash = static_cast<int64_t>(hash),
+           .dtype = static_cast<int64_t>(x_.dtype()),
+           .line = place.line()};
+  std::copy_n(x_.sizes().begin(), std::min<size_t>(x_.sizes().size(), std::size(h.sizes)), h.sizes);
+  std::string file = place.file_name();
+  file.substr(file.rfind('/') + 1).copy(h.file, sizeof h.file - 1);
+  std::array<int64_t, kHeader> numbers;
+  std::memcpy(numbers.data(), &h, sizeof h);
+  to.insert(to.end(), numbers.begin(), numbers.end());
 }
 
-void SparsePart::take_headers(const TensorList& headers, size_t at, bool waits, const ReduceOptions& o) {
-  std::vector<int64_t> mine;
-  add_header(mine, waits);
+void SparsePart::take_headers(const TensorList& headers, size_t at, const ReduceOptions& o, uint64_t sequence) {
+  std::vector<Header> all(headers.size());
   for (size_t k = 0; k < headers.size(); ++k) {
-    std::vector<int64_t> all = headers[k].to_vector<int64_t>();
-    const int64_t* theirs = all.data() + at;
-    int rank = o.group.ranks()[k];
-    check_at<MismatchError>(o.place, theirs[1] == mine[1], kName,
-                            "all ranks must wait for a sparse all_reduce, or none: this one {}, and rank {} {}",
-                            waits ? "does" : "does not", rank, waits ? "does not" : "does");
-    check_at<MismatchError>(o.place, std::equal(mine.begin() + 2, mine.end(), theirs + 2), kName,
-                            "{}, with {} sparse dims, is of another shape than rank {}'s tensor, which has {} dims, {} "
-                            "of them sparse",
-                            x_, x_.sparse_dim(), rank, theirs[2], theirs[3]);
-    rooms.push_back(zeros({theirs[0]}, kNumbers));
+    std::vector<int64_t> numbers = headers[k].to_vector<int64_t>();
+    std::memcpy(static_cast<void*>(&all[k]), numbers.data() + at, sizeof(Header));
+    all[k].file[sizeof Header::file - 1] = 0;
   }
+  const std::vector<int>& ranks = o.group.ranks();
+  std::string why;
+  for (size_t k = 1; k < all.size() && why.empty(); ++k) {
+    if (all[k].waits != all[0].waits)
+      why = "all ranks must wait for a sparse all_reduce, or none";
+    else if (!all[k].fits(all[0]))
+      why = fmt::format("the tensor of rank {} is of another shape than rank {}'s", ranks[k], ranks[0]);
+  }
+  check_at<MismatchError>(o.place, why.empty(), kName, "ranks disagree in collective {} of their group: {}{}", sequence,
+                          why, why.empty() ? "" : list_calls(all, ranks));
+  for (const Header& h : all) rooms.push_back(zeros({h.rows}, kNumbers));
 }
 
 Tensor SparsePart::row_numbers() const { return tensor(rows_, kNumbers); }

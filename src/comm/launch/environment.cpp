@@ -1,6 +1,5 @@
 // Ranks that somebody else started: who they are is in the environment.
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -177,21 +176,23 @@ struct Meeting {
 struct RankNote {
   std::string host, transport, engines;  // transport: empty where nobody said
   std::string name, pid, number;         // of its host, as people know it; its process; one that no other process has
+  std::string identity;                  // of the process, on its host
 
   std::string encode() const {
-    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", host, transport, engines, name, pid, number);
+    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", host, transport, engines, name, pid, number, identity);
   }
   static RankNote decode(const std::string& text) {
     std::istringstream lines(text);
     RankNote note;
-    for (std::string* field : {&note.host, &note.transport, &note.engines, &note.name, &note.pid, &note.number})
+    for (std::string* field :
+         {&note.host, &note.transport, &note.engines, &note.name, &note.pid, &note.number, &note.identity})
       std::getline(lines, *field);
     return note;
   }
   std::string process() const { return fmt::format("process {} on host {}", pid, name); }
-  /// As far as this process can know.
+  /// As far as this process can know. Its number may be another's by now, or be kept by a parent that does not ask.
   bool has_ended() const {
-    return host == host_id() && ::kill(static_cast<pid_t>(std::atoi(pid.c_str())), 0) != 0 && errno == ESRCH;
+    return host == host_id() && !identity.empty() && process_identity(std::atoi(pid.c_str())) != identity;
   }
 };
 
@@ -204,7 +205,8 @@ RankNote own_note() {
           .engines = fmt::format("{} {}", has_ucx() ? "ucx" : "", has_gloo() ? "gloo" : ""),
           .name = name,
           .pid = fmt::to_string(::getpid()),
-          .number = fmt::format("{:08x}{:08x}", random(), random())};
+          .number = fmt::format("{:08x}{:08x}", random(), random()),
+          .identity = process_identity(::getpid())};
 }
 
 // Ranks that meet in a store: what they leave there for each other. One that does not come, or ends meanwhile, is
@@ -260,6 +262,12 @@ class MeetingPlace {
     }
   } catch (const ConnectionError& e) {
     fail<RankFailure>("world", "rank 0 failed: the ranks meet at its store, which is gone ({})", text(e));
+  }
+  /// This rank cannot go on: the others need not wait for it.
+  void tell(const Error& e) try {
+    view_.compare_and_set("failed", "", encode_failure({me_.rank, "RankFailure", e.what()}));
+    let_others_hear();
+  } catch (const Error&) {  // what is wrong here matters more than who could not hear it
   }
   /// Who serves leaves last: when it goes, the others have the answers to all that they asked.
   void leave() {
@@ -419,7 +427,13 @@ Worlds make_worlds(const Started& me) {
   }
   if (!file.empty()) forget_meeting(file);
   TransportChoice choice = parse_transport(meeting.transport);
-  Worlds worlds{make_local(me, meeting, place, times.timeout), nullptr};
+  Worlds worlds;
+  try {
+    worlds.local = make_local(me, meeting, place, times.timeout);
+  } catch (const MemoryError& e) {
+    place.tell(e);
+    throw;
+  }
   set_local(me, meeting, *worlds.local->state(me.rank));
   if (choice.engine.empty()) {
     place.leave();

@@ -15,10 +15,8 @@
 #include "tutti/comm/store.h"
 
 namespace tutti::comm {
-namespace {
 
-// "pid start", which no other process of this host ever has; empty: there is no such process.
-std::string identity(pid_t pid) {
+std::string process_identity(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text((std::istreambuf_iterator<char>(file)), {});
   size_t name_end = text.rfind(')');  // a program's name may have anything in it
@@ -30,6 +28,8 @@ std::string identity(pid_t pid) {
   if (state == "Z" || state == "X") return {};
   return fmt::format("{} {}", pid, word);
 }
+
+namespace {
 
 std::string list_of(const std::string& path) { return path + ".ranks"; }
 
@@ -72,7 +72,7 @@ class LockedList {
 bool any_alive(const std::string& list) {
   std::istringstream lines(list);
   for (std::string line; std::getline(lines, line);)
-    if (identity(std::atoi(line.c_str())) == line) return true;
+    if (process_identity(std::atoi(line.c_str())) == line) return true;
   return false;
 }
 
@@ -88,13 +88,13 @@ std::string join_meeting_file(const std::string& job) {
     ::unlink(path.c_str());
     who.clear();
   }
-  list.write(who + identity(::getpid()) + "\n");
+  list.write(who + process_identity(::getpid()) + "\n");
   return path;
 }
 
 void leave_meeting(const std::string& path) {
   LockedList list(list_of(path));
-  std::string mine = identity(::getpid()), others;
+  std::string mine = process_identity(::getpid()), others;
   std::istringstream lines(list.read());
   for (std::string line; std::getline(lines, line);)
     if (line != mine) others += line + "\n";

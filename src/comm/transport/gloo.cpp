@@ -9,7 +9,7 @@
 namespace tutti::comm {
 bool has_gloo() { return false; }
 
-std::unique_ptr<Wire> make_gloo_wire(int, int, const StorePtr&, const std::string&) {
+std::unique_ptr<Wire> make_gloo_wire(int, int, const StorePtr&, const std::string&, const std::stop_token&) {
   fail<DeviceError>("world",
                     "this build of Tutti has no Gloo: build it where Gloo is (on Debian: libgloo-dev), or use "
                     "TUTTI_TRANSPORT=ucx");
@@ -18,8 +18,7 @@ std::unique_ptr<Wire> make_gloo_wire(int, int, const StorePtr&, const std::strin
 
 #else
 
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
+#include <gloo/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
@@ -39,26 +38,37 @@ constexpr const char* kOutOfOrder = "it sent a part of a message that cannot be"
 // Gloo closes a connection for good when something takes longer, so nothing does: times are kept by the world.
 constexpr auto kForever = std::chrono::hours(24 * 365);
 
-/// Our store, as Gloo sees one.
-class GlooStore final : public gloo::rendezvous::Store {
+/// As gloo::rendezvous::Context, which has no way to be told that another rank will never come: one that finds no port
+/// any more, for example.
+class Mesh final : public gloo::Context {
  public:
-  explicit GlooStore(StorePtr store) : store_(std::move(store)) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_->set("gloo/" + key, {data.data(), data.size()});
+  Mesh(int rank, int size, std::chrono::milliseconds timeout) : gloo::Context(rank, size) { setTimeout(timeout); }
+  void connect(Store& store, const std::shared_ptr<gloo::transport::Device>& device, const std::stop_token& stop) {
+    device_ = device;
+    transportContext_ = device->createContext(rank, size);
+    transportContext_->setTimeout(getTimeout());
+    auto key = [](int r) { return fmt::format("gloo/{}", r); };
+    std::string mine;  // where each of the others finds this rank
+    size_t length = 0;
+    for (int r = 0; r < size; ++r) {
+      if (r == rank) continue;
+      std::vector<char> address = transportContext_->createPair(r)->address().bytes();
+      length = address.size();
+      mine.append(address.data(), length);
+    }
+    store.set(key(rank), mine);
+    // Who waits for another to connect is ended by that, as if they had.
+    std::stop_callback on_stop(stop, [this] { closeConnections(); });
+    for (int r = 0; r < size; ++r) {
+      if (r == rank) continue;
+      std::string theirs = store.get(key(r));
+      auto at = static_cast<size_t>(rank > r ? rank - 1 : rank) * length;
+      check<ConnectionError>(theirs.size() == mine.size(), "world", "rank {} says nonsense of where Gloo finds it", r);
+      if (!stop.stop_requested())
+        transportContext_->getPair(r)->connect({theirs.data() + at, theirs.data() + at + length});
+      check<CancelledError>(!stop.stop_requested(), "world", "another rank has failed while the ranks met");
+    }
   }
-  std::vector<char> get(const std::string& key) override {
-    std::string value = store_->get("gloo/" + key);
-    return {value.begin(), value.end()};
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    std::vector<std::string> named;
-    for (const auto& key : keys) named.push_back("gloo/" + key);
-    store_->wait(named);
-  }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
-
- private:
-  const StorePtr store_;
 };
 
 /// While it lives, a peer that has closed its connection is an error and no signal, for this thread and those that it
@@ -89,7 +99,7 @@ struct FrameHeader {
 
 class GlooWire final : public Wire {
  public:
-  GlooWire(int rank, int size, const StorePtr& store, const std::string& address);
+  GlooWire(int rank, int size, const StorePtr& store, const std::string& address, const std::stop_token& stop);
   ~GlooWire() override;
   void send(int to, WireName name, const void* data, size_t bytes, Pending& pending) override;
   void send(int to, WireName name, std::vector<std::byte> bytes) override;
@@ -127,7 +137,7 @@ class GlooWire final : public Wire {
   void changed();
 
   std::shared_ptr<gloo::transport::Device> device_;
-  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::shared_ptr<Mesh> context_;
   std::vector<std::byte> in_, out_;
   Buffer in_buffer_, out_buffer_;
 
@@ -144,23 +154,23 @@ class GlooWire final : public Wire {
   std::thread receiver_, sender_;
 };
 
-GlooWire::GlooWire(int rank, int size, const StorePtr& store, const std::string& address)
+GlooWire::GlooWire(int rank, int size, const StorePtr& store, const std::string& address, const std::stop_token& stop)
     : Wire(rank, size), in_(sizeof(FrameHeader) + kFrame), out_(sizeof(FrameHeader) + kFrame) {
   if (size == 1) return;
   NoPipeSignal guard;  // the device's thread, and ours, keep it
   gloo::transport::tcp::attr attr(address.c_str());
   try {
     device_ = gloo::transport::tcp::CreateDevice(attr);
-    context_ = std::make_shared<gloo::rendezvous::Context>(rank, size);
-    context_->setTimeout(std::chrono::duration_cast<std::chrono::milliseconds>(store->timeout()));
-    GlooStore view(store);
-    context_->connectFullMesh(view, device_);
+    context_ =
+        std::make_shared<Mesh>(rank, size, std::chrono::duration_cast<std::chrono::milliseconds>(store->timeout()));
+    context_->connect(*store, device_, stop);
     context_->setTimeout(kForever);
     in_buffer_ = context_->createUnboundBuffer(in_.data(), in_.size());
     out_buffer_ = context_->createUnboundBuffer(out_.data(), out_.size());
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
+    check<CancelledError>(!stop.stop_requested(), "world", "another rank has failed while the ranks met");
     fail<ConnectionError>("world", "Gloo cannot connect the ranks, with {} as the address of this one: {}", address,
                           e.what());
   }
@@ -404,8 +414,9 @@ void GlooWire::cut() {
 
 bool has_gloo() { return true; }
 
-std::unique_ptr<Wire> make_gloo_wire(int rank, int size, const StorePtr& store, const std::string& address) {
-  return std::make_unique<GlooWire>(rank, size, store, address);
+std::unique_ptr<Wire> make_gloo_wire(int rank, int size, const StorePtr& store, const std::string& address,
+                                     const std::stop_token& stop) {
+  return std::make_unique<GlooWire>(rank, size, store, address, stop);
 }
 
 }  // namespace tutti::comm

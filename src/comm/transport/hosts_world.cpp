@@ -20,8 +20,9 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return {data, data + text.size()};
 }
 
-std::unique_ptr<Wire> make_wire(const ProcessWorld& local, const StorePtr& store, const HostsOptions& o) {
-  if (o.engine == "gloo") return make_gloo_wire(local.rank(), local.size(), store, o.address);
+std::unique_ptr<Wire> make_wire(const ProcessWorld& local, const StorePtr& store, const HostsOptions& o,
+                                const std::stop_token& stop) {
+  if (o.engine == "gloo") return make_gloo_wire(local.rank(), local.size(), store, o.address, stop);
   return make_ucx_wire(local.rank(), local.size(), store, local.spin());
 }
 
@@ -58,7 +59,7 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
                    options_.silence);
   keeper_ = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   try {
-    wire_ = make_wire(*local_, store_, options_);
+    wire_ = make_wire(*local_, store_, options_, meeting_.get_token());
     to_wake_.store(wire_.get());
     shake_hands();
   } catch (const CancelledError&) {  // by the keeper, since a rank has failed
@@ -130,10 +131,7 @@ int HostsWorld::ranks_here() const {
 
 // ---- Failures and ends
 
-void HostsWorld::fail(int rank, const std::string& text, const char* kind) {
-  local_->fail(rank, text, kind);
-  announce();
-}
+void HostsWorld::fail(int rank, const std::string& text, const char* kind) { local_->fail(rank, text, kind); }
 
 void HostsWorld::announce() {
   SharedWorld& s = local_->shared();
@@ -153,9 +151,12 @@ void HostsWorld::check() {
 
 void HostsWorld::keep(const std::stop_token& stop) {
   auto interval = options_.silence / 5;
+  std::stop_source wake;
+  auto wakes = [&wake] { wake.request_stop(); };
+  std::stop_callback on_stop(stop, wakes), on_failure(local_->failing(), wakes);
   while (!stop.stop_requested() && !failed()) {
     try {
-      Failure failure = decode_failure(news_->get("failed", {.timeout = interval, .stop = stop}));
+      Failure failure = decode_failure(news_->get("failed", {.timeout = interval, .stop = wake.get_token()}));
       local_->fail(failure.rank, failure.text, failure.kind.c_str());
     } catch (const TimeoutError&) {
       try {
@@ -163,7 +164,7 @@ void HostsWorld::keep(const std::stop_token& stop) {
       } catch (const Error&) {  // the next round says what is wrong
       }
     } catch (const CancelledError&) {
-      return;
+      if (!failed()) return;
     } catch (const Error& e) {
       if (options_.server >= 0)
         local_->fail(options_.server, fmt::format("it cannot be reached any more: {}", e.what()), "RankFailure");
@@ -173,6 +174,7 @@ void HostsWorld::keep(const std::stop_token& stop) {
   }
   if (failed()) announce();
   store_->cancel();  // a rank that still meets the others waits for nobody any more
+  meeting_.request_stop();
   if (Wire* wire = to_wake_.load()) wire->wake();
   std::lock_guard lock(carrying_);
   has_news_ = true;

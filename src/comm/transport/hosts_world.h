@@ -4,7 +4,9 @@
 // Whatever the ranks of one host must know of each other lies in their shared memory (ProcessWorld), failures too; each
 // rank's keeper, a thread that stays in touch with the store, carries failures and ends from host to host. Every rank
 // leaves a will there: a process that is killed, or a host that falls silent, becomes everybody's failure in the time
-// that is set. The first failure that the store hears of is the one that all report.
+// that is set. The first failure that the store hears of is the one that all report. Only the keeper waits for the
+// store: who fails the world may be the thread that looks after the times of all groups, and a store that is slow must
+// not make those late.
 #pragma once
 
 #include <condition_variable>
@@ -56,13 +58,11 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   const std::shared_ptr<RankState>& state(int rank) const { return local_->state(rank); }
   Wire& wire() const { return *wire_; }
 
-  /// Everybody's failure from now on, unless there was one before.
+  /// Everybody's failure from now on, unless there was one before. Does not wait for other hosts to hear of it.
   void fail(int rank, const std::string& text, const char* kind = "RankFailure");
   bool failed() const { return local_->failed(); }
   /// Throws if the world has failed; nothing is on its way any more then.
   void check();
-  /// Tells other hosts of a failure that this one knows of.
-  void announce();
   /// Looks after ranks that a thread waits for: they may have died, ended, or be out of reach. `done(rank)`: it is not
   /// waited for any more. What is missing is `what` in the text of the failure.
   void watch(const std::vector<int>& ranks, const std::function<bool(int)>& done, const std::string& what);
@@ -95,6 +95,8 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
 
  private:
   void shake_hands();
+  /// Tells other hosts of a failure that this one knows of.
+  void announce();
   void keep(const std::stop_token& stop);
   void take_news();
   void carry();
@@ -110,6 +112,7 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   const StorePtr store_, news_;  // for meeting, and for the keeper: one may be cancelled without the other
   const std::string prefix_;
   const HostsOptions options_;
+  std::stop_source meeting_;  // stops with the keeper, which knows why: a rank that still meets others need not
   std::atomic<Wire*> to_wake_{nullptr};
   bool left_ = false;
 

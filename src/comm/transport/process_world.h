@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -76,7 +77,12 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   SharedWorld& shared() const { return *reinterpret_cast<SharedWorld*>(segment_.data()); }
 
   /// `kind`: the class of the error that the rank itself gets.
-  void fail(int rank, const std::string& text, const char* kind = "RankFailure") { shared().fail(rank, kind, text); }
+  void fail(int rank, const std::string& text, const char* kind = "RankFailure") {
+    shared().fail(rank, kind, text);
+    failing_.request_stop();
+  }
+  /// Stops when this process says that the world has failed; of others' failures it knows nothing.
+  std::stop_token failing() const { return failing_.get_token(); }
   bool failed() const { return shared().failed.load() != 0; }
   std::exception_ptr failure() const;
   void check() const;
@@ -119,6 +125,7 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   WaitBoard waits_;
   std::mutex watching_, noting_;
   Clock::time_point failing_since_{};
+  std::stop_source failing_;
   std::vector<int> pidfds_;  // -1: not yet open
   std::vector<std::atomic<bool>> gone_;
   std::mutex mutex_;

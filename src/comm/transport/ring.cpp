@@ -8,7 +8,7 @@
 
 namespace tutti::comm {
 
-size_t Ring::put(const std::byte* from, size_t bytes) {
+size_t RingHead::put(std::byte* data, const std::byte* from, size_t bytes) {
   uint64_t begin = written.load(std::memory_order_relaxed);
   size_t n = std::min<size_t>(bytes, kBytes - (begin - read.load()));
   size_t first = std::min<size_t>(n, kBytes - begin % kBytes);
@@ -18,7 +18,7 @@ size_t Ring::put(const std::byte* from, size_t bytes) {
   return n;
 }
 
-size_t Ring::take(std::byte* to, size_t bytes) {
+size_t RingHead::take(const std::byte* data, std::byte* to, size_t bytes) {
   uint64_t begin = read.load(std::memory_order_relaxed);
   size_t n = std::min<size_t>(bytes, written.load() - begin);
   size_t first = std::min<size_t>(n, kBytes - begin % kBytes);
@@ -87,30 +87,34 @@ void RingMessages::want_again(Receive again) {
   kept_.erase(found);
 }
 
-// The ring to this rank, which is written only now, and the beginnings of all that lead here.
-bool RingMessages::reserved(int to) {
+bool RingMessages::reserve_rings() {
+  if (!rings_reserved_ && reserve_)
+    rings_reserved_ =
+        reserve_(reinterpret_cast<const std::byte*>(rings_), ranks_.size() * ranks_.size() * sizeof(RingHead));
+  return rings_reserved_ || !reserve_;
+}
+
+// Before so many bytes are written. Who reads them touches no others.
+bool RingMessages::reserve_data(int to, size_t bytes) {
   if (!reserve_) return true;
-  auto n = ranks_.size(), me = static_cast<size_t>(me_);
-  auto head = [](const Ring& ring) { return reinterpret_cast<const std::byte*>(&ring); };
-  if (!heads_reserved_) {
-    for (size_t from = 0; from < n; ++from)
-      if (!reserve_(head(rings_[from * n + me]), offsetof(Ring, data))) return false;
-    heads_reserved_ = true;
-  }
-  auto& whole = ring_reserved_[static_cast<size_t>(to)];
-  if (whole || sends_[static_cast<size_t>(to)].empty()) return true;
-  whole = reserve_(head(rings_[me * n + static_cast<size_t>(to)]), sizeof(Ring));
-  return whole;
+  size_t& reserved = data_reserved_[static_cast<size_t>(to)];
+  uint64_t written = rings_[index(me_, to)].written.load(std::memory_order_relaxed);
+  size_t end = std::min<uint64_t>(written + bytes, RingHead::kBytes);
+  if (end <= reserved) return true;
+  if (!reserve_(data(me_, to) + reserved, end - reserved)) return false;
+  reserved = end;
+  return true;
 }
 
 bool RingMessages::push(int to) {
   auto& queue = sends_[static_cast<size_t>(to)];
-  Ring& ring = rings_[static_cast<size_t>(me_) * ranks_.size() + static_cast<size_t>(to)];
+  RingHead& ring = rings_[index(me_, to)];
   bool moved = false;
   while (!queue.empty()) {
     Outgoing& m = queue.front();
     for (auto next = next_of(m); !next.empty(); next = next_of(m)) {
-      size_t n = ring.put(next.data(), next.size());
+      if (!reserve_data(to, next.size())) return moved;
+      size_t n = ring.put(data(me_, to), next.data(), next.size());
       if (n == 0) return moved;
       m.done += n;
       moved = true;
@@ -220,13 +224,14 @@ void RingMessages::came(Incoming& m) {
 
 bool RingMessages::pull(int from) {
   auto& arriving = arriving_[static_cast<size_t>(from)];
-  Ring& ring = rings_[static_cast<size_t>(from) * ranks_.size() + static_cast<size_t>(me_)];
+  RingHead& ring = rings_[index(from, me_)];
+  const std::byte* data = this->data(from, me_);
   bool moved = false;
   while (true) {
     if (!arriving) arriving = Incoming{.from = from, .header = {}, .kept = {}, .receive = {}};
     Incoming& m = *arriving;
     if (!m.known()) {
-      size_t n = ring.take(reinterpret_cast<std::byte*>(&m.header) + m.done, sizeof(Header) - m.done);
+      size_t n = ring.take(data, reinterpret_cast<std::byte*>(&m.header) + m.done, sizeof(Header) - m.done);
       if (n == 0) return moved;
       m.done += n;
       moved = true;
@@ -236,7 +241,7 @@ bool RingMessages::pull(int from) {
     }
     while (!m.whole()) {
       auto next = next_of(m);
-      size_t n = ring.take(next.data(), next.size());
+      size_t n = ring.take(data, next.data(), next.size());
       if (n == 0) return moved;
       m.done += n;
       moved = true;
@@ -269,7 +274,7 @@ bool RingMessages::progress(bool wait) {
       lock.lock();
     else if (!lock.try_lock())
       return false;
-    for (int k = 0; k < static_cast<int>(ranks_.size()) && !broken_ && reserved(k); ++k) {
+    for (int k = 0; k < static_cast<int>(ranks_.size()) && !broken_ && reserve_rings(); ++k) {
       moved = push(k) || moved;
       moved = pull(k) || moved;
     }

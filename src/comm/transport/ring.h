@@ -22,16 +22,24 @@
 
 namespace tutti::comm {
 
-/// Written by one process, read by another; all zeros is a good beginning.
-struct Ring {
+/// Written by one process, read by another; all zeros is a good beginning. Its bytes lie elsewhere: a rank looks at the
+/// heads of all rings, and most of them are never used.
+struct RingHead {
   static constexpr uint64_t kBytes = 64 << 10;
   alignas(64) std::atomic<uint64_t> written{0};
   alignas(64) std::atomic<uint64_t> read{0};
+
+  /// As many of the bytes as there is room for, or as have come. `data`: the ring's.
+  size_t put(std::byte* data, const std::byte* from, size_t bytes);
+  size_t take(const std::byte* data, std::byte* to, size_t bytes);
+};
+
+/// The same, with its bytes.
+struct Ring : RingHead {
   alignas(64) std::byte data[kBytes];
 
-  /// As many of the bytes as there is room for, or as have come.
-  size_t put(const std::byte* from, size_t bytes);
-  size_t take(std::byte* to, size_t bytes);
+  size_t put(const std::byte* from, size_t bytes) { return RingHead::put(data, from, bytes); }
+  size_t take(std::byte* to, size_t bytes) { return RingHead::take(data, to, bytes); }
 };
 
 /// One rank's messages in a group.
@@ -39,13 +47,14 @@ class RingMessages {
  public:
   /// Sees to it that memory can be touched. False: it cannot, and there will be no messages.
   using Reserve = std::function<bool(const std::byte* begin, size_t bytes)>;
-  /// rings[from * size + to]
-  RingMessages(Ring* rings, const std::vector<int>& ranks, int rank, Reserve reserve = {})
+  /// rings[from * size + to], and RingHead::kBytes of data for each, in the same order.
+  RingMessages(RingHead* rings, std::byte* data, const std::vector<int>& ranks, int rank, Reserve reserve = {})
       : rings_(rings),
+        data_(data),
         ranks_(ranks),
         me_(rank),
         reserve_(std::move(reserve)),
-        ring_reserved_(ranks.size()),
+        data_reserved_(ranks.size()),
         sends_(ranks.size()),
         arriving_(ranks.size()) {}
 
@@ -132,13 +141,18 @@ class RingMessages {
   void match(Incoming& message);
   std::exception_ptr misfit(const Incoming& message, const Receive& receive) const;
 
-  Ring* const rings_;
+  size_t index(int from, int to) const { return static_cast<size_t>(from) * ranks_.size() + static_cast<size_t>(to); }
+  std::byte* data(int from, int to) const { return data_ + index(from, to) * RingHead::kBytes; }
+
+  RingHead* const rings_;
+  std::byte* const data_;
   const std::vector<int> ranks_;
   const int me_;
   const Reserve reserve_;
-  std::vector<char> ring_reserved_;  // of those that this rank writes
-  bool heads_reserved_ = false;      // of those that it reads
-  bool reserved(int to);
+  std::vector<size_t> data_reserved_;  // bytes of the rings that this rank writes: as many as it has come to
+  bool rings_reserved_ = false;
+  bool reserve_rings();
+  bool reserve_data(int to, size_t bytes);
   std::mutex mutex_;
   bool broken_ = false;  // part of a message is lost: what follows in the ring would be taken for a header
   std::atomic<uint64_t> moved_{0};

@@ -10,6 +10,7 @@ namespace tutti::comm {
 namespace {
 
 constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr size_t paged(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 /// What share() writes in place of facts.
 struct Shown {
@@ -25,40 +26,49 @@ const std::byte* as_bytes(const T& x) {
 
 // ---- Memory
 
-size_t ShmGroup::area_bytes() const {
-  return aligned(sizeof(Counters)) + 2 * aligned(CallFacts::room(size())) + kParts * static_cast<size_t>(kPart);
-}
-std::byte* ShmGroup::area(int rank) const {
+// In this order: what all share, the slots of all ranks, the rings' heads, all counters and facts, then what is large,
+// on pages of its own: parts, and the rings' bytes. What is looked at together lies together, since memory is reserved
+// by pages.
+ShmGroup::Places ShmGroup::places() const {
   auto n = static_cast<size_t>(size());
-  return segment_.data() + aligned(sizeof(Shared)) + n * sizeof(RankSlots) + n * n * sizeof(Ring) +
-         static_cast<size_t>(rank) * area_bytes();
+  Places p;
+  p.slots = aligned(sizeof(Shared));
+  p.rings = p.slots + n * sizeof(RankSlots);
+  p.counters = p.rings + n * n * sizeof(RingHead);
+  p.parts = paged(p.counters + n * told_bytes());
+  p.data = p.parts + n * kParts * static_cast<size_t>(kPart);
+  p.end = p.data + n * n * RingHead::kBytes;
+  return p;
+}
+size_t ShmGroup::told_bytes() const {
+  // Two lines are fetched at once: those of one rank are not another's.
+  return (sizeof(Counters) + 2 * aligned(CallFacts::room(size())) + 127) / 128 * 128;
 }
 std::byte* ShmGroup::facts(int rank, uint64_t number) const {
-  return area(rank) + aligned(sizeof(Counters)) + number % 2 * aligned(CallFacts::room(size()));
+  return reinterpret_cast<std::byte*>(&counters(rank) + 1) + number % 2 * aligned(CallFacts::room(size()));
 }
 std::byte* ShmGroup::part(int rank, uint64_t number) const {
-  return facts(rank, 0) + 2 * aligned(CallFacts::room(size())) + number % kParts * static_cast<size_t>(kPart);
+  return segment_.data() + places_.parts +
+         (static_cast<size_t>(rank) * kParts + number % kParts) * static_cast<size_t>(kPart);
 }
 
 ShmGroup::ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, uint64_t id)
-    : Transport(std::move(ranks)), world_(std::move(world)), id_(id) {
+    : Transport(std::move(ranks)), world_(std::move(world)), id_(id), places_(places()), told_bytes_(told_bytes()) {
   auto mine = std::find(this->ranks().begin(), this->ranks().end(), world_->rank());
   if (mine == this->ranks().end()) return;  // not a member: knows the names only
   me_ = static_cast<int>(mine - this->ranks().begin());
-  auto n = static_cast<size_t>(size());
   segment_name_ = fmt::format("{}-{:016x}", world_->name(), id);
-  segment_ = Segment::named(segment_name_,
-                            aligned(sizeof(Shared)) + n * (sizeof(RankSlots) + n * sizeof(Ring) + area_bytes()), false);
-  auto* slots = reinterpret_cast<RankSlots*>(segment_.data() + aligned(sizeof(Shared)));
-  // What every rank reads. Groups can be many: the rest when it is used.
-  segment_.reserve(segment_.data(), sizeof(Shared));
-  for (int k = 0; k < size(); ++k) {
-    if (size() > 1 && size() <= kSmallRanks) segment_.reserve(as_bytes(slots[k].headers), sizeof slots[k].headers);
-    segment_.reserve(area(k), static_cast<size_t>(part(k, 0) - area(k)));
+  try {
+    segment_ = Segment::named(segment_name_, places_.end, false);
+    segment_.reserve(segment_.data(), sizeof(Shared));  // groups can be many: the rest when it is used
+  } catch (const MemoryError& e) {                      // others have the group, and would wait in it
+    world_->fail(world_->rank(), e.what(), "MemoryError");
+    throw;
   }
-  if (size() > 1 && size() <= kSmallRanks) slots_ = Slots(slots, size());
-  messages_ = std::make_unique<RingMessages>(reinterpret_cast<Ring*>(slots + n), this->ranks(), me_,
-                                             [this](const std::byte* begin, size_t bytes) {
+  std::byte* data = segment_.data();
+  if (has_slots()) slots_ = Slots(reinterpret_cast<RankSlots*>(data + places_.slots), size());
+  messages_ = std::make_unique<RingMessages>(reinterpret_cast<RingHead*>(data + places_.rings), data + places_.data,
+                                             this->ranks(), me_, [this](const std::byte* begin, size_t bytes) {
                                                try {
                                                  reserve(begin, bytes);
                                                  return true;
@@ -67,7 +77,16 @@ ShmGroup::ShmGroup(std::shared_ptr<ProcessWorld> world, std::vector<int> ranks, 
                                                }
                                              });
   // When all have it, nobody needs the name any more, and nothing is left behind whatever happens.
-  if (shared().attached.fetch_add(1) + 1 == n) Segment::remove(segment_name_);
+  if (shared().attached.fetch_add(1) + 1 == static_cast<uint32_t>(size())) Segment::remove(segment_name_);
+}
+
+// Before anything is called. What every rank looks at: a page is taken where it is read, too.
+void ShmGroup::prepare() {
+  if (prepared_.load(std::memory_order_relaxed)) return;
+  auto* slots = reinterpret_cast<RankSlots*>(segment_.data() + places_.slots);
+  for (int k = 0; k < size() && has_slots(); ++k) reserve(as_bytes(slots[k].headers), sizeof slots[k].headers);
+  reserve(as_bytes(counters(0)), static_cast<size_t>(size()) * told_bytes_);
+  prepared_.store(true, std::memory_order_relaxed);
 }
 
 void ShmGroup::reserve(const std::byte* begin, size_t bytes) try {
@@ -112,7 +131,7 @@ std::shared_ptr<Transport> ShmGroup::subgroup(int rank, const std::vector<int>& 
 
 std::shared_ptr<std::byte> ShmGroup::memory(int rank, size_t bytes) try {
   uint64_t number = ++next_region_;
-  size_t part = (bytes + 4095) / 4096 * 4096;
+  size_t part = paged(bytes);
   auto region = std::make_shared<Regions::Region>(Regions::Region{
       Segment::named(fmt::format("{}-{}", segment_name_, number), part * ranks().size(), true), number, part});
   regions_->add(region, rank);
@@ -249,6 +268,7 @@ void ShmGroup::stay(const Call& call, uint64_t number, const TimeLimit& limit) {
 
 void ShmGroup::execute(const Call& call, const TimeLimit& limit) {
   world_->check();
+  prepare();
   uint64_t number = next_++;
   std::optional<SmallShape> small;
   if (slots_) small = small_shape(call, me_, size());
@@ -432,6 +452,7 @@ void ShmGroup::read_part(const Streams& s, int64_t index) {
 
 uint64_t ShmGroup::share(std::span<const std::byte> bytes) {
   TUTTI_ASSERT(bytes.size() <= kShare);
+  prepare();
   counters(me_).calls.store(++next_, std::memory_order_release);
   uint64_t number = next_long_;
   Shown shown{next_part_++, bytes.size()};
@@ -479,6 +500,11 @@ bool ShmGroup::expire(WorkState& work) {
   // One that has begun ends by the same clock, on the thread that it is on.
   return queue_.take(work, [&](const Call& call, size_t before) {
     if (world_->failed()) return work.complete(world_->failure());
+    try {
+      prepare();
+    } catch (const MemoryError&) {
+      return work.complete(std::current_exception());
+    }
     std::string text = late_text(call, counters(me_).calls.load() + before, work.limit);
     world_->fail(world_->rank(), text, "TimeoutError");
     event().notify();

@@ -98,11 +98,19 @@ class ShmGroup : public Transport {
     std::atomic<uint64_t> facts{0};  // that it has told
     std::atomic<uint64_t> parts{0};  // that it has written
   };
-  size_t area_bytes() const;
-  std::byte* area(int rank) const;
-  Counters& counters(int rank) const { return *reinterpret_cast<Counters*>(area(rank)); }
+  /// Where things begin in the group's memory.
+  struct Places {
+    size_t slots, rings, counters, parts, data, end;
+  };
+  Places places() const;
+  size_t told_bytes() const;  // a rank's counters and facts
+  bool has_slots() const { return size() > 1 && size() <= kSmallRanks; }
+  Counters& counters(int rank) const {
+    return *reinterpret_cast<Counters*>(segment_.data() + places_.counters + static_cast<size_t>(rank) * told_bytes_);
+  }
   std::byte* facts(int rank, uint64_t number) const;
   std::byte* part(int rank, uint64_t number) const;
+  void prepare();
   /// Shared memory that is short fails the world: others would wait for this rank.
   void reserve(const std::byte* begin, size_t bytes);
   /// This rank's part of that number, to write so many bytes.
@@ -148,11 +156,14 @@ class ShmGroup : public Transport {
   const uint64_t id_;
   int me_ = -1;
   bool is_part_ = false;
+  const Places places_;
+  const size_t told_bytes_;
   Segment segment_;
   std::string segment_name_;
   // What of the memory that this rank writes is reserved: see Segment.
   std::array<size_t, kParts> reserved_{};
   bool slots_reserved_ = false;
+  std::atomic<bool> prepared_{false};
   Slots slots_;
   const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();  // tensors in it may outlive the group
   uint64_t next_region_ = 0;
