@@ -46,6 +46,7 @@ void Entries::add_traced(const std::string& key, const std::optional<std::string
                          bool known) {
   entries_[key].push_back(entry);
   order_.push_back(entry);
+  entry->is_form = !known;
   if (!known) ++forms_;
   if (!family) return;
   List& list = families_[*family];
@@ -59,6 +60,17 @@ void Entries::add_traced(const std::string& key, const std::optional<std::string
   std::erase(order_, lost);
   for (auto& [other, entries] : entries_) std::erase(entries, lost);
   std::erase_if(entries_, [](auto& keyed) { return keyed.second.empty(); });
+}
+
+void Entries::forget(const std::function<bool(const Entry&)>& lost) {
+  auto drop = [&](auto& list) { std::erase_if(list, [&](const auto& entry) { return lost(*entry); }); };
+  for (const auto& entry : order_) forms_ -= entry->is_form && lost(*entry);
+  drop(order_);
+  for (auto* map : {&entries_, &families_}) {
+    for (auto& [key, list] : *map) drop(list);
+    std::erase_if(*map, [](auto& keyed) { return keyed.second.empty(); });
+  }
+  std::erase_if(fitted_, [&](const auto& fitted) { return lost(*fitted.second); });
 }
 
 void Entries::add_fitted(const std::string& key, std::shared_ptr<Entry> entry) {

@@ -407,6 +407,7 @@ std::shared_ptr<Entry> entry_like(const Entry& like, const Form& form, const tut
   entry->gradients = like.gradients;
   entry->captured_facts = like.captured_facts;
   entry->outside = like.outside;
+  entry->lasting = like.lasting;
   entry->random = like.random;
   entry->pure = like.pure;
   entry->result = like.result;

@@ -336,6 +336,40 @@ TEST(Compile, HooksThatComeAndGoAreSeen) {
   EXPECT_EQ(f(x).numel(), 1);
 }
 
+// As in eager, however many calls have a hook of their own; and those that stay are compiled again.
+TEST(Compile, HooksMayBeOthersInEachCall) {
+  nn::Linear net(3, 2), twin = net.clone();
+  auto f = compile([&](const Tensor& x) { return net(x).tanh(); });
+  auto step = [&](nn::Linear& m, auto& run, int i, int64_t rows, TensorList& seen) {
+    Tensor factor = full({2}, 1.0 + i), x = full({rows, 3}, 0.1 * i).requires_grad_();
+    HookHandle forward = m.register_forward_hook(
+        [factor](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = outputs[0] * factor; });
+    HookHandle backward = m.register_backward_pre_hook(
+        [factor](nn::ModuleBase&, TensorList& gradients) { gradients[0] = gradients[0] + factor; });
+    HookHandle leaf = m.weight.register_hook([factor](const Tensor& g) { return g * factor.sum(); });
+    x.register_hook([factor](const Tensor& g) { return g - factor.sum(); });
+    Tensor y = run(x);
+    y.sum().backward();
+    seen = {y.detach(), x.grad(), m.weight.grad()};
+    for (HookHandle* hook : {&forward, &backward, &leaf}) hook->remove();
+  };
+  auto plain = [&](const Tensor& x) { return twin(x).tanh(); };
+  for (int i = 0; i < 100; ++i) {
+    TensorList wanted, got;
+    step(twin, plain, i, 2 + i % 3, wanted);
+    step(net, f, i, 2 + i % 3, got);
+    for (size_t k = 0; k < wanted.size(); ++k) ASSERT_TRUE(identical(got[k], wanted[k])) << i << ' ' << k;
+  }
+  EXPECT_LT(f.stats().forward_graphs, 10) << "hardly worth it";
+  EXPECT_THAT(f.explain(), HasSubstr("calls ran uncompiled: the hooks of modules were others each time"));
+  net.register_forward_hook(
+      [](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = outputs[0] * 2; });
+  Tensor x = ones({4, 3});
+  int64_t before = f.stats().runs;
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(identical(f(x), net(x).tanh()));
+  EXPECT_GE(f.stats().runs, before + 2);
+}
+
 // An object is known by its address, so it is kept: another one cannot have it.
 TEST(Compile, ObjectsAmongTheArgumentsAreKept) {
   auto f = compile([](const Tensor& x, const std::shared_ptr<double>& scale) { return x * *scale; });
