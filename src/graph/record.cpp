@@ -5,6 +5,7 @@
 #include "autograd/meta.h"
 #include "base/backtrace.h"
 #include "base/check.h"
+#include "comm/group/call.h"
 #include "tensor/call.h"
 #include "tutti/compile.h"
 #include "tutti/ops.h"
@@ -229,7 +230,12 @@ bool Recorder::call(const Operator& op, std::span<const Tensor* const> inputs, A
       node.place = begin == std::string::npos ? "?" : lines.substr(begin, lines.find('\n') - begin);
     }
   }
+  std::optional<comm::PurposeGuard> purpose;  // errors of ranks that wait for each other say it
+  if (op.collective)
+    purpose.emplace(comm::lasting(fmt::format("the first run of the compiled '{}'", graph_.name),
+                                  "the first run of a compiled function"));
   if (!outer_ || !outer_->call(op, inputs, attributes, outputs)) tutti::call(op, inputs, attributes, outputs);
+  purpose.reset();
   bool of_sparse = std::any_of(inputs.begin(), inputs.end(), [](auto* x) { return x->defined() && x->is_sparse(); });
   for (const Tensor& out : outputs)
     if (op.dynamic_shape && out.layout() == Layout::strided && !of_sparse)

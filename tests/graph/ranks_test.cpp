@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/comm/ways.h"
 #include "tests/support/compare.h"
 #include "tutti/comm/functional.h"
@@ -114,6 +116,26 @@ TEST_P(CompiledRanks, RanksThatWouldCallOthersLearnItAtOnce) {
     EXPECT_THAT(e.what(), HasSubstr("all_reduce"));
     EXPECT_THAT(e.what(), HasSubstr("ranks_test.cpp"));
   }
+}
+
+// One that calls none at all is not waited for in silence: the error says what the others were about.
+TEST_P(CompiledRanks, ARankWithoutCollectivesMakesAnErrorThatSaysWhy) {
+  for (bool comes : {true, false}) try {
+      GetParam().spawn(2,
+                       [=] {
+                         auto f = compile([](const Tensor& x) { return rank() == 0 ? fn::all_reduce(x) : x * 2; },
+                                          {.name = "lopsided"});
+                         f(ones({2}));
+                         if (rank() == 0) return;
+                         if (comes) barrier();
+                         std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // has other things to do
+                       },
+                       {.timeout = std::chrono::milliseconds(500)});
+      FAIL() << "ranks disagree";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), testing::AllOf(HasSubstr("all_reduce(f32[2], sum) at ranks_test.cpp:"),
+                                           HasSubstr("(for the first run of the compiled 'lopsided')")));
+    }
 }
 
 TEST_P(CompiledRanks, CollectivesThatWriteTheirArgumentsAreRefused) {
