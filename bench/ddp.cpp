@@ -1,8 +1,10 @@
 // What DistributedDataParallel adds to a training step, and to memory: a multilayer perceptron, 3 × 1024, batch 64, by
 // ranks as threads and as processes, one thread each. Ranks take the step alone (each its own parameters, all at the
 // same time) and together in turns; the figure is the ratio of the two. PyTorch with gloo does the same, in a process
-// of its own (bench/peers/ddp_torch.py). Then DataParallel (parts/ddp_devices.cpp). And fully_shard: its step over that
-// of DistributedDataParallel, of an mlp of 6 layers, each a unit, with the memory that each needs.
+// of its own (bench/peers/ddp_torch.py). Then what it costs that parameters need not be used: a step of an mlp with a
+// layer that never is, over the same step with a static graph, where nothing is asked. Then DataParallel
+// (parts/ddp_devices.cpp). And fully_shard: its step over that of DistributedDataParallel, of an mlp of 6 layers, each
+// a unit, with the memory that each needs.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -67,6 +69,43 @@ Times measure_ranks(int rounds, int steps, int64_t bucket_bytes) {
     ratios.push_back(b / a);
   }
   return {median(alone), median(ddp), median(ratios)};
+}
+
+struct Idle : nn::Module<Idle> {
+  Mlp mlp;
+  nn::Linear idle{256, 256};
+  TUTTI_FIELDS(mlp, idle)
+  Tensor forward(const Tensor& x) { return mlp(x); }
+};
+
+// [the median of the ratios, milliseconds of a step with a static graph, and of one without]
+std::vector<double> measure_unused(int rounds, int steps) {
+  set_num_threads(1);
+  manual_seed(1);
+  Trainer fixed{parallel::DistributedDataParallel(Idle(), {.static_graph = true})};
+  Trainer asking{parallel::DistributedDataParallel(Idle())};
+  std::vector<double> a, b, ratios;
+  for (int i = -1; i < rounds; ++i) {
+    double times[2] = {round_of(fixed, steps), round_of(asking, steps)};
+    if (i < 0) continue;
+    a.push_back(times[0]);
+    b.push_back(times[1]);
+    ratios.push_back(times[1] / times[0]);
+  }
+  return {median(ratios), median(a), median(b)};
+}
+
+void report_unused(const bench::Options& options, int rounds, int steps) {
+  for (auto [name, spawn] : {std::pair<const char*, Spawn>{"threads", spawn_ranks}, {"shm", spawn_processes}}) {
+    std::string figure = fmt::format("unused_{}_2", name);
+    if (!options.wants(figure)) continue;
+    auto t = numbers_of_ranks(spawn, 2, [&] { return measure_unused(rounds, steps); });
+    report({.name = figure,
+            .value = t.at(0),
+            .unit = "times",
+            .want = bench::cores() >= 2 ? Want{Want::value_at_most, 1.02} : Want{},
+            .extra = {{"static_ms", t[1]}, {"asking_ms", t[2]}}});
+  }
 }
 
 Times measure_torch(int ranks, bool quick) {
@@ -201,6 +240,7 @@ int main(int argc, char** argv) {
          .extra = {{"alone", alone}, {"wrapped", wrapped}, {"gradients", 3 * (1024 * 1024 + 1024) * 4.0 / (1 << 20)}}});
   }
   report_sharded(options, rounds, steps);
+  report_unused(options, rounds, steps);
   for (int ranks : {2, 4, 8}) {
     if (ranks > 4 && bench::cores() < ranks) continue;
     Times torch;

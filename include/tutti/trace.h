@@ -16,6 +16,8 @@ class Outside {
   virtual ~Outside() = default;
   /// A number that is another one when it is otherwise.
   virtual uint64_t now() const = 0;
+  /// What says, whenever it is asked, whether it can still become what it is now; null: it always can.
+  virtual std::function<bool()> lasting() const { return {}; }
   virtual std::string text() const = 0;
 };
 

@@ -219,7 +219,8 @@ void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const
   if (!how.needed) return;
   Gradients seen;
   if (node.has_hooks()) seen.assign(outputs.begin(), outputs.end());
-  if (Homes* homes = homes_of_pass(); homes && homes->any()) [[unlikely]]
+  // Whoever traces takes tensors of one memory for parts of one thing, which gradients in a bucket are not.
+  if (Homes* homes = homes_of_pass(); homes && homes->any() && !tracing()) [[unlikely]]
     homes->run(node, outputs, inputs);
   else
     node.run(outputs, inputs);
@@ -371,11 +372,12 @@ void GraphTask::run_callbacks(bool well) {
   }
 }
 
-void GraphTask::run() {
-  if (current_pass) return run_nodes();
+template <class F>
+void GraphTask::run_whole(const F& f) {
+  if (current_pass) return f();
   PassGuard outermost(this);
   try {
-    run_nodes();
+    f();
     if (callbacks_.empty()) return;
     ModeGuard mode(options_.create_graph ? uint32_t{kGradMode} : 0, options_.create_graph ? kInferenceMode : kGradMode);
     run_callbacks(true);
@@ -384,6 +386,11 @@ void GraphTask::run() {
     throw;
   }
 }
+
+void GraphTask::run() {
+  run_whole([&] { run_nodes(); });
+}
+void GraphTask::run_instead(const std::function<void()>& f) { run_whole(f); }
 
 // What is there already arrives.
 void GraphTask::begin() {

@@ -48,6 +48,9 @@ class GraphTask {
 
   /// Runs all of it: in this thread if one device takes part, else with a worker for each. Rethrows the first error.
   void run();
+  /// Runs `f` in the place of nodes, as all that this pass does: passes that it starts are parts of it, and at its end
+  /// those who asked for that (after_backward) are called. For passes that are known beforehand.
+  void run_instead(const std::function<void()>& f);
   /// The same for callers that do not wait: after open(), proceed() runs what is ready, in this thread, and says
   /// whether that was all of it. There may be more to do after a deliver(). One thread at a time; not again after an
   /// error.
@@ -105,6 +108,8 @@ class GraphTask {
 
   friend bool after_backward(std::function<void(bool)> f, uint64_t order);
   friend Homes* homes_of_pass();
+  template <class F>
+  void run_whole(const F& f);
   void run_nodes();
   void run_callbacks(bool well);
   uint32_t find_or_add(Node* node);

@@ -11,8 +11,9 @@
 
 namespace tutti::graph {
 
-/// Runs node `which` of the backward pass that a graph was captured from.
-using Host = std::function<void(int64_t which, const TensorList& outputs, TensorList& inputs)>;
+/// Runs node `which` of the backward pass that a graph was captured from. `outputs` that nobody needs any more are its
+/// own, to be kept or written.
+using Host = std::function<void(int64_t which, TensorList& outputs, TensorList& inputs)>;
 
 class Executable {
  public:

@@ -1,8 +1,10 @@
 // Whole backward passes as graphs.
 #include <algorithm>
+#include <unordered_set>
 
 #include "autograd/engine.h"
 #include "base/check.h"
+#include "graph/keys.h"
 #include "graph/leave.h"
 #include "tutti/ops.h"
 
@@ -15,7 +17,10 @@ using graph::Input;
 // A pass is known by its nodes in the order in which the engine takes them, each by its signature, by where its edges
 // lead, and by the form of the tensors it keeps. Those tensors, the leaves and the first gradient are the arguments of
 // the graph. A node that cannot say what it is (a custom Function, a node or leaf with hooks) is a step of the graph
-// that calls the node itself, so hooks may be others each time and see what they would have seen.
+// that calls the node itself, so hooks may be others each time and see what they would have seen. Hooks on leaves are
+// where DDP averages: its collectives begin as gradients come, and the graph runs as an engine's pass does, so that the
+// end of it is known (after_backward). They may write their leaf, whose other readers keep their places. But one that
+// writes or frees what else the graph reads (FSDP's) needs all nodes where they were: such passes run as usual.
 namespace {
 
 struct Pass {
@@ -24,6 +29,7 @@ struct Pass {
   TensorList kept;
   std::unordered_map<const Node*, int64_t> hosts;
   bool whole = true;  // nothing in it that only a pass of its own can run
+  bool leaf_hooks = false;
 };
 
 std::vector<Ref<Node>> reachable(const Ref<Node>& root) {
@@ -37,9 +43,9 @@ std::vector<Ref<Node>> reachable(const Ref<Node>& root) {
 }
 
 void append_form(std::string& key, const Tensor& t) {
-  key += t.defined()
-             ? fmt::format("{}{}{}{}{}", static_cast<int>(t.layout()), t.dtype(), t.sizes(), t.strides(), t.device())
-             : "-";
+  key += t.defined() ? fmt::format("{}{}{}{}{}{}", static_cast<int>(t.layout()), t.dtype(), t.sizes(), t.strides(),
+                                   t.device(), detail::readable(impl(t)) ? "" : " freed")
+                     : "-";
 }
 
 // Which of them are one tensor (=), or share memory (~): the graph of such a pass says nothing of others.
@@ -70,9 +76,9 @@ Pass describe_pass(const Ref<Node>& root) {
       pass.kept.resize(before);
       pass.hosts[&node] = static_cast<int64_t>(k);
       pass.key += "host " + node.name();
-      // A leaf's hooks may wait for the end of the pass, which only the engine knows; a compiled function that has not
-      // been differentiated yet is about to be.
-      pass.whole = pass.whole && !dynamic_cast<AccumulateNode*>(&node) && !dynamic_cast<graph::CompiledNode*>(&node);
+      pass.leaf_hooks = pass.leaf_hooks || dynamic_cast<AccumulateNode*>(&node);
+      // A compiled function that has not been differentiated yet is about to be.
+      pass.whole = pass.whole && !dynamic_cast<graph::CompiledNode*>(&node);
     }
     for (size_t i = before; i < pass.kept.size(); ++i) append_form(pass.key, pass.kept[i]);
     for (const Edge& edge : node.edges)
@@ -94,6 +100,7 @@ struct CompiledBackward::State {
   };
   std::unordered_map<std::string, std::vector<std::shared_ptr<Captured>>> graphs;
   std::vector<std::shared_ptr<Captured>> order;
+  std::unordered_set<std::string> refused;  // passes that cannot be graphs
   CompileStats stats;
   graph::Leaver leaver;
 
@@ -122,6 +129,10 @@ struct CompiledBackward::State {
       }
       text += fmt::format("graph {}: {}\n", k, reason);
     }
+    if (!refused.empty())
+      text += fmt::format(
+          "{} forms of pass run uncompiled: a hook on a leaf, or on the way, writes or frees what others use\n",
+          refused.size());
     return text;
   }
   // Before a pass that has no graph yet.
@@ -134,6 +145,11 @@ struct CompiledBackward::State {
                      options.name, options.limit, explain_locked());
   }
 
+  // Where many were, those like them are not even tried.
+  bool is_refused(const Pass& pass) {
+    std::lock_guard lock(mutex);
+    return pass.leaf_hooks && (refused.count(pass.key) > 0 || static_cast<int64_t>(refused.size()) >= options.limit);
+  }
   std::shared_ptr<Captured> find(const std::string& key, const TensorList& arguments) {
     std::lock_guard lock(mutex);
     auto it = graphs.find(key);
@@ -160,12 +176,12 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   Pass pass = describe_pass(edge.node);
   bool plain = pass.whole && !(context().modes & (kTraceMode | kAnomalyMode));
   for (const auto& node : pass.nodes) plain = plain && node->device == pass.nodes[0]->device;
-  if (!plain) {
+  auto run_uncompiled = [&] {
     root.backward(gradient);
     std::lock_guard lock(state_->mutex);
     ++state_->stats.fallbacks;
-    return;
-  }
+  };
+  if (!plain) return run_uncompiled();
   check<GradError>(gradient.defined() || root.numel() == 1, "CompiledBackward",
                    "{} is not a scalar: pass the gradient to start from", root);
   TensorList arguments{gradient.defined() ? gradient.detach() : ones_like(root).detach()};
@@ -175,18 +191,22 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   append_sharing(pass.key, arguments);
   pass.key += fmt::format(" {} {}", edge.output, static_cast<const void*>(context().sink));
 
+  if (state_->is_refused(pass)) return run_uncompiled();
+
   if (auto captured = state_->find(pass.key, arguments)) {
-    graph::Host host = [&](int64_t which, const TensorList& outputs, TensorList& inputs) {
+    graph::Host host = [&](int64_t which, TensorList& outputs, TensorList& inputs) {
       GradientBuffer out(outputs.size()), in(inputs.size());
-      for (size_t i = 0; i < outputs.size(); ++i) out[i] = outputs[i];
+      for (size_t i = 0; i < outputs.size(); ++i) out[i] = std::move(outputs[i]);
       run_node(*pass.nodes[static_cast<size_t>(which)], out, in);
       for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = in[i];
     };
     TensorList given;
     for (const Input& in : captured->program.graph->inputs)
       given.push_back(find_input(in, *captured->program.graph, arguments));
-    captured->program.run->run(std::move(given), &host);
-    for (auto& node : pass.nodes) node->free_saved();
+    GraphTask({}).run_instead([&] {
+      captured->program.run->run(std::move(given), &host);
+      for (auto& node : pass.nodes) node->free_saved();
+    });
     std::lock_guard lock(state_->mutex);
     ++state_->stats.runs;
     return;
@@ -203,11 +223,17 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   recorder.hosts = std::move(pass.hosts);
   for (size_t i = 0; i < arguments.size(); ++i)
     if (arguments[i].defined() && !arguments[i].is_number()) recorder.argument(arguments[i], i);
-  {
+  GraphTask({}).run_instead([&] {  // what is done at the end of a pass is not traced
     TraceGuard tracing(recorder);
     GraphTask task({});
     task.add_root(edge, arguments[0]);
     task.run();
+  });
+  if (pass.leaf_hooks && recorder.hosts_change_inputs()) {
+    std::lock_guard lock(state_->mutex);
+    state_->refused.insert(pass.key);
+    ++state_->stats.fallbacks;
+    return;
   }
   Graph graph = finish_graph(recorder);
   for (auto& [value, present] : recorder.gradients()) captured->gradients.emplace_back(*graph.input_of(value), present);

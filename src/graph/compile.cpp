@@ -46,6 +46,7 @@ class CompiledFunction {
     std::shared_ptr<Entry> entry = find(key, call);
     std::string why;
     if (!entry && options_.dynamic_batch) entry = fit(key, call, why);
+    if (!entry && is_restless()) return run_itself(call);
     bool replays = entry && entry->live.empty() && ready(*entry, call);
     if (Tracer* outer = replays ? tracing() : nullptr)
       for (const auto& o : entry->outside) outer->looked_at(o.first);
@@ -108,6 +109,7 @@ class CompiledFunction {
   std::shared_ptr<Entry> find(const std::string& key, const Invocation& call) {
     std::lock_guard lock(mutex_);
     forget_lost();
+    forget_unhooked();
     return entries_.find(key, [&](Entry& entry) { return holds(entry, call) && entry.given.fits(call.tensors); });
   }
 
@@ -125,6 +127,47 @@ class CompiledFunction {
       }
       return all;
     });
+  }
+
+  // Note [Hooks that are others each time]
+  // A graph has in it what the hooks of modules did. One of hooks that were removed can never be used again, and does
+  // not count; but making a graph for every call is no gain where hooks are registered for each anew. So when a few
+  // were lost that way, a call that finds no graph runs the function itself, unless the hooks are those that they were
+  // in the last such call: they have come to rest.
+  void forget_unhooked() {
+    auto lost = [](const Entry& entry) {
+      return std::any_of(entry.lasting.begin(), entry.lasting.end(), [](const auto& lasts) { return !lasts(); });
+    };
+    Restless& mine = restless_[context().rank];
+    bool any = false;
+    for (const auto& entry : entries_.order()) {
+      if (!lost(*entry)) continue;
+      any = true;
+      ++mine.lost;
+      mine.last = entry->outside;
+    }
+    if (any) entries_.forget(lost);
+  }
+  bool is_restless() {
+    std::lock_guard lock(mutex_);
+    Restless& mine = restless_[context().rank];
+    if (mine.lost < kLost) return false;
+    bool moved = false;
+    for (auto& [what, then] : mine.last) {
+      uint64_t now = what->now();
+      moved = moved || now != then;
+      then = now;
+    }
+    return moved;
+  }
+  TensorList run_itself(Invocation& call) {
+    {
+      std::lock_guard lock(mutex_);
+      ++uncompiled_;
+      std::lock_guard stats_lock(stats_->mutex);
+      ++stats_->numbers.traces;
+    }
+    return call.body(call.tensors);
   }
 
   // The entry for a batch size between two that were traced, or `why` not: see Note [Symbolic batch].
@@ -463,7 +506,14 @@ class CompiledFunction {
   mutable std::mutex mutex_;
   graph::Entries entries_;
   std::vector<std::weak_ptr<Entry>> waiting_;  // whose graphs are for some arguments only, as far as is known
-  std::set<int> ranks_;                        // that have traced: ranks may be threads that share this object
+  static constexpr int64_t kLost = 4;
+  struct Restless {
+    int64_t lost = 0;  // graphs of hooks that are gone
+    std::vector<std::pair<std::shared_ptr<const Outside>, uint64_t>> last = {};
+  };
+  std::map<int, Restless> restless_;  // by rank, since all ranks must do the same
+  int64_t uncompiled_ = 0;            // calls that ran the function for that
+  std::set<int> ranks_;               // that have traced: ranks may be threads that share this object
 };
 
 std::string CompiledFunction::explain_locked() const {
@@ -471,6 +521,8 @@ std::string CompiledFunction::explain_locked() const {
   const auto& order = entries_.order();
   std::string text = fmt::format("{}: {} graphs, {} calls traced, {} run from graphs\n", options_.name, order.size(),
                                  numbers.traces, numbers.runs);
+  if (uncompiled_)
+    text += fmt::format("{} calls ran uncompiled: the hooks of modules were others each time\n", uncompiled_);
   if (numbers.fitted) text += fmt::format("{} batch sizes between traced ones were not traced\n", numbers.fitted);
   for (size_t k = 0; k < order.size(); ++k) {
     const Entry& e = *order[k];

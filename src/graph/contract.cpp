@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "comm/functional/attributes.h"
+#include "comm/group/call.h"
 #include "tutti/comm/objects.h"
 #include "tutti/context.h"
 
@@ -38,6 +39,8 @@ std::string place_text(const Place& place) {
 }
 
 void compare(const std::string& name, const Group& group, const std::vector<Line>& mine) {
+  comm::PurposeGuard purpose(comm::lasting(fmt::format("comparing what ranks call in the compiled '{}'", name),
+                                           "comparing what ranks call in a compiled function"));
   auto all = all_gather_object(mine, {.group = group});
   auto line = [](const std::vector<Line>& list, size_t i) {
     return i < list.size() ? list[i].call + " at " + list[i].place : std::string("nothing more");

@@ -46,6 +46,7 @@ void Entries::add_traced(const std::string& key, const std::optional<std::string
                          bool known) {
   entries_[key].push_back(entry);
   order_.push_back(entry);
+  entry->is_form = !known;
   if (!known) ++forms_;
   if (!family) return;
   List& list = families_[*family];
@@ -61,6 +62,17 @@ void Entries::add_traced(const std::string& key, const std::optional<std::string
   std::erase_if(entries_, [](auto& keyed) { return keyed.second.empty(); });
 }
 
+void Entries::forget(const std::function<bool(const Entry&)>& lost) {
+  auto drop = [&](auto& list) { std::erase_if(list, [&](const auto& entry) { return lost(*entry); }); };
+  for (const auto& entry : order_) forms_ -= entry->is_form && lost(*entry);
+  drop(order_);
+  for (auto* map : {&entries_, &families_}) {
+    for (auto& [key, list] : *map) drop(list);
+    std::erase_if(*map, [](auto& keyed) { return keyed.second.empty(); });
+  }
+  std::erase_if(fitted_, [&](const auto& fitted) { return lost(*fitted.second); });
+}
+
 void Entries::add_fitted(const std::string& key, std::shared_ptr<Entry> entry) {
   entries_[key].push_back(entry);
   fitted_.emplace_back(key, std::move(entry));
@@ -71,17 +83,22 @@ void Entries::add_fitted(const std::string& key, std::shared_ptr<Entry> entry) {
   fitted_.pop_front();
 }
 
-// One that would be fitted just so, backward graphs and all, were it not there; 0 and `why` if there is none. Sizes
-// that grow from call to call would become many.
+// One that would be fitted just so, were it not there; 0 and `why` if there is none. Sizes that grow from call to call
+// would become many. Of several it is one with the fewest backward graphs: what is fitted has those of both neighbours.
 size_t Entries::find_spare(const List& family, std::string& why) {
+  size_t best = 0, fewest = 0;
   for (size_t i = 1; i + 1 < family.size(); ++i) {
     Entry &low = *family[i - 1], &here = *family[i], &high = *family[i + 1];
     bool between = low.batch < here.batch && here.batch < high.batch;
     if (between && have_one_form(low, here, why, true) && have_one_form(here, high, why, true) &&
-        have_one_form(low, high, why, true))
-      return i;
+        have_one_form(low, high, why, true)) {
+      std::lock_guard lock(here.mutex);
+      if (best && here.backwards.size() >= fewest) continue;
+      best = i;
+      fewest = here.backwards.size();
+    }
   }
-  return 0;
+  return best;
 }
 
 }  // namespace tutti::graph

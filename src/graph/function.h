@@ -91,6 +91,7 @@ struct Entry {
   /// What the function looked at beside tensors, and what it was when the function was done: one that changes it itself
   /// finds it so the next time.
   std::vector<std::pair<std::shared_ptr<const Outside>, uint64_t>> outside;
+  std::vector<std::function<bool()>> lasting;     // of each: whether it can still become that
   Given given;                                    // locked by who has the entries
   std::shared_ptr<const Graph> at_first;          // the graph, as it was before backward passes asked for more
   bool random = false, pure = true;               // pure: running again has no effect on anything
@@ -99,6 +100,7 @@ struct Entry {
   std::string rest;                               // what is no tensor of the result
   int64_t batch = -1;                             // of the arguments; -1: none is known
   std::string why;                                // no other batch size's graph would do; empty: one would
+  bool is_form = false;                           // counts as a graph of its own: see Entries
   std::mutex mutex;
   std::vector<ValueId> saved;        // values of the forward graph that backward graphs ask for; see saved_in_blocks()
   std::shared_ptr<Program> forward;  // made anew when `saved` grows

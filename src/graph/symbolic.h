@@ -56,7 +56,8 @@ class Form {
 /// common form.
 std::shared_ptr<Entry> fit_entry(Entry& low, Entry& high, const tutti::detail::Invocation& call, int64_t batch,
                                  const MakeOptions& options, std::string& why);
-/// Whether the two are one function of the batch size; else `why` not. `backwards`: and their backward graphs too.
+/// Whether the two are one function of the batch size; else `why` not. `backwards`: and those of their
+/// backward graphs that both have are too.
 bool have_one_form(Entry& a, Entry& b, std::string& why, bool backwards = false);
 
 }  // namespace tutti::graph

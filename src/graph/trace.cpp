@@ -289,7 +289,10 @@ Trace trace_function(const std::string& name, const Invocation& call) {
     TraceGuard tracing(*trace.recorder);
     trace.outputs = call.body(call.tensors);
   }
-  for (const auto& o : trace.recorder->outside()) trace.entry->outside.emplace_back(o, o->now());
+  for (const auto& o : trace.recorder->outside()) {
+    trace.entry->outside.emplace_back(o, o->now());
+    if (auto lasting = o->lasting()) trace.entry->lasting.push_back(std::move(lasting));
+  }
   Describer(trace, before, recording).run();
   trace.recorder->on_input = nullptr;
   return trace;

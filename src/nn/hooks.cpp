@@ -1,6 +1,7 @@
 // Running a module with hooks around it. See Note [Backward hooks].
 #include "nn/hooks.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -230,6 +231,16 @@ void Setting::set(bool training, const Hooks* hooks) {
 uint64_t Setting::now() const {
   std::lock_guard lock(mutex_);
   return gone_ ? last_ : number();
+}
+// One that was removed never comes back.
+std::function<bool()> Setting::lasting() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const HookState>> here;
+  for (const auto& hook : hooks_)
+    if (!hook->removed) here.push_back(hook);
+  if (here.empty()) return {};
+  return
+      [here] { return std::none_of(here.begin(), here.end(), [](const auto& hook) { return hook->removed.load(); }); };
 }
 // Ids are never used twice, and no sum of some is another's: each is mixed before.
 uint64_t Setting::number() const {

@@ -27,36 +27,35 @@ struct HookState {
 template <class Function>
 class HookList {
  public:
-  struct Entry : HookState {
+  struct Entry {
     explicit Entry(Function f) : function(std::move(f)) {}
-    Entry(const Entry& other) : function(other.function) { removed = other.removed.load(); }
+    Entry(const Entry& other) : function(other.function) { state->removed = other.state->removed.load(); }
+    const std::shared_ptr<HookState> state = std::make_shared<HookState>();  // may outlive what the hook holds
     Function function;
   };
 
   HookHandle add(Function function) {
-    std::erase_if(entries_, [](const auto& e) { return e->removed.load(); });
+    std::erase_if(entries_, [](const auto& e) { return e->state->removed.load(); });
     auto entry = std::make_shared<Entry>(std::move(function));
     entries_.push_back(entry);
-    return HookHandle([weak = std::weak_ptr<Entry>(entry)] {
-      if (auto e = weak.lock()) e->removed = true;
-    });
+    return HookHandle([state = entry->state] { state->removed = true; });
   }
   bool empty() const {
     for (const auto& e : entries_)
-      if (!e->removed) return false;
+      if (!e->state->removed) return false;
     return true;
   }
   /// Calls each; one that is added or removed meanwhile is not disturbed.
   template <class... Args>
   void run(Args&... args) const {
     for (const auto& e : std::vector<std::shared_ptr<Entry>>(entries_))
-      if (!e->removed) e->function(args...);
+      if (!e->state->removed) e->function(args...);
   }
   void unshare() {
     for (auto& e : entries_) e = std::make_shared<Entry>(*e);
   }
   void list(std::vector<std::shared_ptr<const HookState>>& all) const {
-    all.insert(all.end(), entries_.begin(), entries_.end());
+    for (const auto& e : entries_) all.push_back(e->state);
   }
 
  private:
@@ -96,6 +95,7 @@ class Setting final : public Outside {
   /// It stays as it was, and its hooks go with it.
   void module_is_gone();
   uint64_t now() const override;
+  std::function<bool()> lasting() const override;
   std::string text() const override;
 
  private:

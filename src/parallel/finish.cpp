@@ -292,7 +292,8 @@ void Reducer::check_static() const {
       text += fmt::format("\n  {}: {}", entries_[i].name, what);
   check<ValueError>(text.empty(), kName,
                     "the graph is said to be static (static_graph), but parameters got other gradients than in the "
-                    "first step:{}\nRun the same forwards before every backward, or leave static_graph away (at {})",
+                    "first step:{}\nRun the same forwards before every backward, or leave static_graph away (at {}); "
+                    "this one cannot go on: make a new one of its module",
                     text, comm::to_string(options_.place));
 }
 

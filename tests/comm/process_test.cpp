@@ -309,6 +309,18 @@ TEST(Environment, ARankThatDoesNotComeIsNamed) {
   });
 }
 
+TEST(Environment, ARankZeroThatRunsAlreadyIsSaid) {
+  TcpStore other({.serve = true});
+  auto ranks = ranks_of(2, [&](int) { return Variables{{"MASTER_PORT", std::to_string(other.port())}}; });
+  ranks.resize(1);
+  start_with(ranks, [] {
+    EXPECT_THAT(
+        message_of<ConnectionError>([] { world(); }),
+        testing::ContainsRegex("rank 0 of 2 \\(by .*\\) cannot open the store where ranks meet: .*Address already "
+                               "in use. Does rank 0 of this job run already"));
+  });
+}
+
 TEST(Environment, NobodyWhereRanksMeetIsSaid) {
   auto ranks = ranks_of(2, [](int) { return Variables{{"TUTTI_TIMEOUT", "0.3"}}; });
   ranks.erase(ranks.begin());

@@ -336,6 +336,40 @@ TEST(Compile, HooksThatComeAndGoAreSeen) {
   EXPECT_EQ(f(x).numel(), 1);
 }
 
+// As in eager, however many calls have a hook of their own; and those that stay are compiled again.
+TEST(Compile, HooksMayBeOthersInEachCall) {
+  nn::Linear net(3, 2), twin = net.clone();
+  auto f = compile([&](const Tensor& x) { return net(x).tanh(); });
+  auto step = [&](nn::Linear& m, auto& run, int i, int64_t rows, TensorList& seen) {
+    Tensor factor = full({2}, 1.0 + i), x = full({rows, 3}, 0.1 * i).requires_grad_();
+    HookHandle forward = m.register_forward_hook(
+        [factor](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = outputs[0] * factor; });
+    HookHandle backward = m.register_backward_pre_hook(
+        [factor](nn::ModuleBase&, TensorList& gradients) { gradients[0] = gradients[0] + factor; });
+    HookHandle leaf = m.weight.register_hook([factor](const Tensor& g) { return g * factor.sum(); });
+    x.register_hook([factor](const Tensor& g) { return g - factor.sum(); });
+    Tensor y = run(x);
+    y.sum().backward();
+    seen = {y.detach(), x.grad(), m.weight.grad()};
+    for (HookHandle* hook : {&forward, &backward, &leaf}) hook->remove();
+  };
+  auto plain = [&](const Tensor& x) { return twin(x).tanh(); };
+  for (int i = 0; i < 100; ++i) {
+    TensorList wanted, got;
+    step(twin, plain, i, 2 + i % 3, wanted);
+    step(net, f, i, 2 + i % 3, got);
+    for (size_t k = 0; k < wanted.size(); ++k) ASSERT_TRUE(identical(got[k], wanted[k])) << i << ' ' << k;
+  }
+  EXPECT_LT(f.stats().forward_graphs, 10) << "hardly worth it";
+  EXPECT_THAT(f.explain(), HasSubstr("calls ran uncompiled: the hooks of modules were others each time"));
+  net.register_forward_hook(
+      [](nn::ModuleBase&, const TensorList&, TensorList& outputs) { outputs[0] = outputs[0] * 2; });
+  Tensor x = ones({4, 3});
+  int64_t before = f.stats().runs;
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(identical(f(x), net(x).tanh()));
+  EXPECT_GE(f.stats().runs, before + 2);
+}
+
 // An object is known by its address, so it is kept: another one cannot have it.
 TEST(Compile, ObjectsAmongTheArgumentsAreKept) {
   auto f = compile([](const Tensor& x, const std::shared_ptr<double>& scale) { return x * *scale; });
@@ -630,13 +664,62 @@ TEST(CompiledBackward, HasALimitAndSaysWhatChanged) {
   EXPECT_EQ(w.grad().item<double>(), 6);
 }
 
-TEST(CompiledBackward, LeafHooksRunAsUsual) {
+TEST(CompiledBackward, LeafHooksAreStepsOfTheGraph) {
   CompiledBackward backward;
-  Tensor w = leaf({2}, 1);
+  Tensor w = leaf({2}, 1), v = w.detach().clone().requires_grad_();
   int seen = 0;
-  w.register_post_accumulate_hook([&](const Tensor&) { ++seen; });
-  for (int i = 0; i < 3; ++i) backward((w * w).sum());
-  EXPECT_EQ(seen, 3);
+  for (int i = 0; i < 4; ++i) {
+    w.register_hook([=](const Tensor& g) { return g * (i + 1); });  // more each time
+    v.register_hook([=](const Tensor& g) { return g * (i + 1); });
+    HookHandle count = w.register_post_accumulate_hook([&](const Tensor&) { ++seen; });
+    backward((w * w).sum());
+    (v * v).sum().backward();
+    EXPECT_TRUE(identical(w.grad(), v.grad()));
+    count.remove();
+  }
+  EXPECT_EQ(seen, 4);
+  EXPECT_EQ(backward.stats().runs, 3) << backward.explain();
+  EXPECT_EQ(backward.graph_count(), 1);
+}
+
+// A parameter may be written as soon as its gradient is there: what reads it has done so before.
+TEST(CompiledBackward, OptimizersMayStepInLeafHooks) {
+  CompiledBackward backward;
+  Tensor first = leaf({6, 6}, 1), second = leaf({6, 6}, 2);
+  Tensor first2 = first.detach().clone().requires_grad_(), second2 = second.detach().clone().requires_grad_();
+  for (const Tensor& p : {first, second, first2, second2})
+    p.register_post_accumulate_hook([](const Tensor& w) {
+      NoGrad guard;
+      Tensor(w).sub_(w.grad() * 0.5);
+      w.set_grad({});
+    });
+  for (uint64_t i = 0; i < 4; ++i) {
+    Tensor x = leaf({6, 6}, 10 + i).detach();
+    // Backward reads b in the middle of a chain that is one loop, and whose end comes after b's gradient.
+    auto loss = [&](const Tensor& a, const Tensor& b) {
+      Tensor u = (x * a).sin(), z = matmul(x, b);
+      return (u * b.detach()).sum() + (z * z).sum();
+    };
+    loss(first, second).backward();
+    backward(loss(first2, second2));
+    EXPECT_TRUE(identical(first2, first)) << i;
+    EXPECT_TRUE(identical(second2, second)) << i;
+  }
+  EXPECT_EQ(backward.stats().runs, 3);
+}
+
+// One that writes or frees what other nodes read needs them where they are.
+TEST(CompiledBackward, LeafHooksThatChangeWhatIsSavedRunAsUsual) {
+  CompiledBackward backward;
+  for (uint64_t i = 0; i < 3; ++i) {
+    Tensor w = leaf({4}, i), x = leaf({4}, 9).detach(), other = x.detach().clone();
+    w.register_post_accumulate_hook([&](const Tensor&) { other.resize_storage(0); });
+    backward((w * other * x).sum());
+    EXPECT_TRUE(identical(w.grad(), x * x));
+  }
+  EXPECT_EQ(backward.graph_count(), 0);
+  EXPECT_EQ(backward.stats().fallbacks, 3);
+  EXPECT_THAT(backward.explain(), HasSubstr("1 forms of pass run uncompiled: a hook"));
 }
 
 // What a function writes with gradients holds the call in its history; nothing may hold it in turn.

@@ -2,11 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/comm/ways.h"
 #include "tests/support/compare.h"
 #include "tutti/comm/functional.h"
 #include "tutti/compile.h"
+#include "tutti/nn.h"
 #include "tutti/ops.h"
+#include "tutti/optim.h"
+#include "tutti/parallel.h"
 #include "tutti/random.h"
 
 namespace tutti {
@@ -113,6 +118,26 @@ TEST_P(CompiledRanks, RanksThatWouldCallOthersLearnItAtOnce) {
   }
 }
 
+// One that calls none at all is not waited for in silence: the error says what the others were about.
+TEST_P(CompiledRanks, ARankWithoutCollectivesMakesAnErrorThatSaysWhy) {
+  for (bool comes : {true, false}) try {
+      GetParam().spawn(2,
+                       [=] {
+                         auto f = compile([](const Tensor& x) { return rank() == 0 ? fn::all_reduce(x) : x * 2; },
+                                          {.name = "lopsided"});
+                         f(ones({2}));
+                         if (rank() == 0) return;
+                         if (comes) barrier();
+                         std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // has other things to do
+                       },
+                       {.timeout = std::chrono::milliseconds(500)});
+      FAIL() << "ranks disagree";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), testing::AllOf(HasSubstr("all_reduce(f32[2], sum) at ranks_test.cpp:"),
+                                           HasSubstr("(for the first run of the compiled 'lopsided')")));
+    }
+}
+
 TEST_P(CompiledRanks, CollectivesThatWriteTheirArgumentsAreRefused) {
   GetParam().spawn(2,
                    [] {
@@ -122,6 +147,92 @@ TEST_P(CompiledRanks, CollectivesThatWriteTheirArgumentsAreRefused) {
                      });
                      EXPECT_THROW(f(ones({2})), TraceError);
                      EXPECT_THROW(compile([](const Tensor& x) { return barrier(), x; })(ones({2})), TraceError);
+                   },
+                   {});
+}
+
+struct Mlp : nn::Module<Mlp> {
+  nn::Linear first{8, 64}, second{64, 64}, last{64, 4};  // one that is large enough to be made in its bucket
+  nn::Linear unused{3, 3};
+  nn::Parameter scale = full({64}, 1.5);
+  TUTTI_FIELDS(first, second, last, unused, scale)
+  Tensor forward(const Tensor& x) {
+    Tensor h = gelu(first(x)) * scale;
+    return last(gelu(second(h)) + h * last.weight.narrow(0, 0, 1));  // used twice
+  }
+};
+
+// Hooks of leaves are steps of the graph, collectives begin from within it, and the end of the pass is the reducer's.
+TEST_P(CompiledRanks, PassesThroughDdpRunAsOneGraph) {
+  for (bool static_graph : {false, true})
+    GetParam().spawn(
+        2,
+        [=] {
+          manual_seed(5);
+          Mlp net;
+          parallel::DdpOptions options{.bucket_bytes = 512, .static_graph = static_graph};
+          parallel::DistributedDataParallel plain(net.clone(), options), compiled(net.clone(), options);
+          auto values = [](auto& ddp) { return ddp.named_parameters(); };
+          CompiledBackward backward;
+          for (uint64_t i = 0; i < 6; ++i) {
+            manual_seed(10 * i + static_cast<uint64_t>(rank()));
+            Tensor x = randn({5, 8});
+            std::optional<parallel::NoSync> quiet[2];
+            if (i == 3) {
+              quiet[0].emplace(plain.no_sync());
+              quiet[1].emplace(compiled.no_sync());
+            }
+            plain(x).square().mean().backward();
+            backward(compiled(x).square().mean());
+            auto wanted = values(plain), got = values(compiled);
+            for (size_t k = 0; k < wanted.size(); ++k) {
+              ASSERT_EQ(got[k].second.grad().defined(), wanted[k].second.grad().defined()) << wanted[k].first;
+              if (!got[k].second.grad().defined()) continue;
+              EXPECT_TRUE(identical(got[k].second.grad(), wanted[k].second.grad())) << wanted[k].first << ' ' << i;
+              if (i == 3) continue;  // the next adds up
+              NoGrad guard;
+              for (auto* list : {&wanted, &got}) {
+                Tensor p = (*list)[k].second;
+                p.sub_(p.grad() * 0.1);
+                p.set_grad({});
+              }
+            }
+          }
+          EXPECT_EQ(backward.graph_count(), 1) << backward.explain();
+          EXPECT_EQ(backward.stats().runs, 5) << backward.explain();
+          EXPECT_EQ(backward.stats().fallbacks, 0);
+          EXPECT_GE(backward.graphs()[0]->count("mm"), 3u) << backward.print();
+          compiled.check_equal();
+          EXPECT_EQ(compiled.unused_parameters().here, plain.unused_parameters().here);
+          EXPECT_GT(compiled.buckets().size(), 1u);
+        },
+        {});
+}
+
+// Weights are gathered and freed by hooks in between: each node must run where it is.
+TEST_P(CompiledRanks, PassesThroughShardedModulesRunAsUsual) {
+  GetParam().spawn(2,
+                   [] {
+                     manual_seed(5);
+                     Mlp net;
+                     Mlp plain = net.clone(), compiled = net.clone();
+                     for (Mlp* m : {&plain, &compiled}) {
+                       parallel::fully_shard(m->second);
+                       parallel::fully_shard(*m);
+                     }
+                     CompiledBackward backward;
+                     for (uint64_t i = 0; i < 4; ++i) {
+                       manual_seed(10 * i + static_cast<uint64_t>(rank()));
+                       Tensor x = randn({5, 8});
+                       plain(x).square().mean().backward();
+                       backward(compiled(x).square().mean());
+                       auto wanted = plain.named_parameters(), got = compiled.named_parameters();
+                       for (size_t k = 0; k < wanted.size(); ++k) {
+                         if (!wanted[k].second.grad().defined()) continue;
+                         EXPECT_TRUE(identical(got[k].second.grad(), wanted[k].second.grad())) << wanted[k].first;
+                       }
+                     }
+                     EXPECT_EQ(backward.stats().fallbacks, 4) << backward.explain();
                    },
                    {});
 }

@@ -362,6 +362,28 @@ TEST(Symbolic, SizesWhoseBackwardGraphsDoNotFit) {
   EXPECT_THROW(for (int64_t n = 2; n < 16; ++n) few(rows(n, {2}, 1)).sum().backward(), ValueError);
 }
 
+// Where every other size has a backward pass, neighbours never have the same backward graphs.
+TEST(Symbolic, SizesThatGrowWithAndWithoutBackward) {
+  Tensor w = rows(1, {2}, 1).requires_grad_();
+  auto step = [&](const Tensor& x) { return (x * w).sin().mean(); };
+  auto f = compile(step, {.dynamic_batch = true, .limit = 3});
+  auto compare = [&](int64_t n, bool backward) {
+    Tensor x = rows(n, {2}, 3), y = f(x), wanted = step(x);
+    ASSERT_TRUE(identical(y, wanted)) << n;
+    if (!backward) return;
+    w.set_grad({});
+    y.backward();
+    Tensor got = w.grad();
+    w.set_grad({});
+    wanted.backward();
+    ASSERT_TRUE(identical(got, w.grad())) << n;
+  };
+  for (int64_t n = 2; n < 100; ++n) compare(n, n % 2 != 0);
+  for (int64_t n = 3; n < 99; ++n) compare(n, n % 3 != 0);
+  EXPECT_EQ(f.stats().recompilations, 0) << f.explain();
+  EXPECT_GT(f.stats().fitted, 60);
+}
+
 // What is refused is not remembered: neither as the form of other sizes, nor as what lies around them.
 TEST(Symbolic, SizesBeyondTheLimitAreRefusedAgain) {
   auto f =

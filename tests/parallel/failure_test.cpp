@@ -95,8 +95,15 @@ TUTTI_RANK_TEST(DdpFailure, AGraphThatIsNotStatic) {
                             HasSubstr("Run the same forwards before every backward, or leave static_graph away (at "
                                       "failure_test.cpp:"),
                             Not(HasSubstr("a.weight"))));
+    EXPECT_THAT(text, HasSubstr("; this one cannot go on: make a new one of its module"));
     EXPECT_THAT(message_of<Error>([&] { ddp(ones({1, 2}), 1).sum().backward(); }),
                 HasSubstr("it cannot go on after a backward pass that failed"));
+    // As the text says: nothing of the old one is in the way.
+    DistributedDataParallel again(ddp.module, {});
+    for (const Tensor& p : again.parameters()) p.set_grad({});
+    for (int i = 0; i < 2; ++i) again(ones({1, 2}), i).sum().backward();
+    EXPECT_TRUE(again.module.b.weight.grad().defined());
+    again.check_equal();
   }
 }
 

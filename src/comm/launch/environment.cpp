@@ -122,7 +122,12 @@ bool is_loopback(const std::string& address) {
 StorePtr join_store(const Started& me, TcpStoreOptions options) try {
   return std::make_shared<TcpStore>(std::move(options));
 } catch (const ConnectionError& e) {
-  if (me.rank == 0) throw;
+  if (me.rank == 0)
+    fail<ConnectionError>(
+        "world",
+        "rank 0 of {} (by {}) cannot open the store where ranks meet: {}. Does rank 0 of this job run "
+        "already (was it started twice?), or another program that has the same MASTER_PORT?",
+        me.size, me.by, e.what());
   fail<ConnectionError>("world",
                         "rank {} of {} (by {}) did not reach the store of rank 0, where ranks meet: {}. Is rank 0 "
                         "started, with the same MASTER_ADDR, MASTER_PORT and TUTTI_SECRET, and can its host be reached "

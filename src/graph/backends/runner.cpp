@@ -75,7 +75,7 @@ void Runner::step(Run& r, size_t k) const {
       return;
     }
     case Kind::host:
-      return call_host(r, n);
+      return call_host(r, n, k);
     case Kind::wait: {
       if (r.works.empty()) return;
       Work& work = r.works[static_cast<size_t>(graph_->values[at(n.inputs[0])].producer)];
@@ -115,13 +115,17 @@ void Runner::call_operator(Run& r, const Node& n, size_t k) const {
     if (!n.is_written(i)) r.values[at(n.outputs[i])] = std::move(outputs[i]);
 }
 
-void Runner::call_host(Run& r, const Node& n) const {
-  TensorList outputs, inputs(n.outputs.size());
+void Runner::call_host(Run& r, const Node& n, size_t k) const {
+  TensorList outputs, inputs;
   for (ValueId v : n.inputs) outputs.push_back(v == kNone ? Tensor() : r.values[at(v)]);
+  for (ValueId v : last_uses_[k]) r.values[at(v)].reset();
+  for (size_t i = 0; i < n.outputs.size(); ++i)
+    if (!n.is_written(i)) inputs.emplace_back();
   TUTTI_ASSERT(r.host);
   (*r.host)(n.number, outputs, inputs);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (n.outputs[i] != kNone) r.values[at(n.outputs[i])] = inputs[i];
+  size_t next = 0;
+  for (size_t i = 0; i < n.outputs.size(); ++i)
+    if (!n.is_written(i)) r.values[at(n.outputs[i])] = inputs[next++];
 }
 
 void Runner::effect(Run& r, const Node& n, size_t k) const {

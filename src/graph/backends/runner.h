@@ -21,7 +21,7 @@ class Runner : public Executable {
   void step(Run& r, size_t k) const;
   int64_t offset_of(const Run& r, ValueId of, const Type& t) const;
   void call_operator(Run& r, const Node& n, size_t k) const;
-  void call_host(Run& r, const Node& n) const;
+  void call_host(Run& r, const Node& n, size_t k) const;
   void effect(Run& r, const Node& n, size_t k) const;
 
   std::shared_ptr<const Graph> graph_;
