@@ -296,7 +296,9 @@ Tensor& stddev_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool ke
 Tensor trace(const Tensor& x);
 /// The middle element in order, the lower of the two for an even number; NaN if there is one.
 Tensor median(const Tensor& x);
+Tensor& median_out(Tensor& out, const Tensor& x);
 ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim = false);
+ValuesIndices& median_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor logsumexp(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor& logsumexp_out(Tensor& out, const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 // With a dtype, the input is cast to it first.
@@ -334,9 +336,12 @@ Tensor outer(const Tensor& a, const Tensor& b);
 Tensor& outer_out(Tensor& out, const Tensor& a, const Tensor& b);
 /// Sums over the last `dims` dims of a and the first of b, or over the dims named for each.
 Tensor tensordot(const Tensor& a, const Tensor& b, int64_t dims = 2);
+Tensor& tensordot_out(Tensor& out, const Tensor& a, const Tensor& b, int64_t dims = 2);
 Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& a_dims, const Shape& b_dims);
+Tensor& tensordot_out(Tensor& out, const Tensor& a, const Tensor& b, const Shape& a_dims, const Shape& b_dims);
 /// einsum("bij,bjk->bik", {a, b}); ellipsis, repeated indices and implicit output too.
 Tensor einsum(std::string_view equation, const TensorList& operands);
+Tensor& einsum_out(Tensor& out, std::string_view equation, const TensorList& operands);
 
 // ---- index
 struct Slice {
@@ -383,16 +388,22 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor& index_select_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index);
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+Tensor& index_add_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 /// Rows along dim replaced by those of source, or by one value.
 Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+Tensor& index_copy_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value);
 Tensor& index_fill_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& value);
+Tensor& index_fill_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value);
 Tensor masked_select(const Tensor& x, const Tensor& mask);
 Tensor& masked_select_out(Tensor& out, const Tensor& x, const Tensor& mask);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value);
+Tensor& masked_fill_(Tensor& x, const Tensor& mask, const Tensor& value);
+Tensor& masked_fill_out(Tensor& out, const Tensor& x, const Tensor& mask, const Tensor& value);
 /// [n, dim] indices of the elements that are not zero, in row-major order.
 Tensor nonzero(const Tensor& x);
+Tensor& nonzero_out(Tensor& out, const Tensor& x);
 ValuesIndices topk(const Tensor& x, int64_t k, int64_t dim = -1, bool largest = true, bool sorted = true);
 ValuesIndices& topk_out(ValuesIndices& out, const Tensor& x, int64_t k, int64_t dim = -1, bool largest = true,
                         bool sorted = true);
@@ -400,8 +411,10 @@ ValuesIndices& topk_out(ValuesIndices& out, const Tensor& x, int64_t k, int64_t 
 ValuesIndices sort(const Tensor& x, int64_t dim = -1, bool descending = false);
 ValuesIndices& sort_out(ValuesIndices& out, const Tensor& x, int64_t dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, int64_t dim = -1, bool descending = false);
+Tensor& argsort_out(Tensor& out, const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The k-th smallest along dim, k from 1 on.
 ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim = -1, bool keepdim = false);
+ValuesIndices& kthvalue_out(ValuesIndices& out, const Tensor& x, int64_t k, int64_t dim = -1, bool keepdim = false);
 /// The different values in ascending order; for each element of x the index of its value (in x's shape); how often each
 /// occurs. Every NaN is a value of its own.
 struct Unique {

@@ -9,6 +9,7 @@
 #include "tutti/data.h"           // IWYU pragma: export
 #include "tutti/dlpack.h"         // IWYU pragma: export
 #include "tutti/io.h"             // IWYU pragma: export
+#include "tutti/memory.h"         // IWYU pragma: export
 #include "tutti/nn.h"             // IWYU pragma: export
 #include "tutti/operator.h"       // IWYU pragma: export
 #include "tutti/ops.h"            // IWYU pragma: export

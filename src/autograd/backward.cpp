@@ -32,7 +32,11 @@ class LeafSink final : public GradientSink {
     }
     // So are sums that are new tensors; then it is seen whether somebody else was faster.
     while (true) {
-      Tensor old = leaf.grad(), sum = old.defined() ? old + gradient : owned_gradient(leaf, gradient, recording);
+      Tensor old = leaf.grad(), sum;
+      if (old.defined())
+        sum = old + gradient;
+      else
+        sum = gradient = owned_gradient(leaf, std::move(gradient), recording);
       std::lock_guard lock(autograd_mutex(impl(leaf)));
       Tensor& grad = autograd_meta(leaf).grad;
       if (!grad.is_same(old)) continue;
@@ -79,7 +83,6 @@ Tensor root_gradient(const Tensor& output, const Tensor& given, const char* oper
 }  // namespace
 
 Tensor owned_gradient(const Tensor& leaf, Tensor gradient, bool recording) {
-  if (recording) return gradient;
   const TensorImpl* g = impl(gradient);
   if (g->sparse) {
     const TensorImpl* values = impl(g->sparse->values);
@@ -89,11 +92,11 @@ Tensor owned_gradient(const Tensor& leaf, Tensor gradient, bool recording) {
   bool dense_leaf = is_dense(leaf.sizes(), leaf.strides());
   bool fits = dense_leaf ? g->strides == leaf.strides() || (g->contiguous && leaf.is_contiguous()) : g->contiguous;
   bool mine = g->references == 1 && (g->storage->references == 1 || is_at_home(leaf, gradient));
-  if (fits && mine && !requires_grad(g)) return gradient;
+  if (fits && mine && (recording || !requires_grad(g))) return gradient;
   Tensor copy = dense_leaf ? make_tensor(leaf.sizes(), leaf.strides(), gradient.dtype(), gradient.device())
                            : make_tensor(leaf.sizes(), gradient.dtype(), gradient.device());
   if (Tracer* tracer = tracing()) tracer->made(copy);
-  return copy.copy_(gradient.detach());
+  return copy.copy_(recording ? gradient : gradient.detach());
 }
 
 void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gradients, const char* operation) {

@@ -165,7 +165,7 @@ bool after_backward(std::function<void(bool well)> f, uint64_t order = 0);
 void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gradients, const char* operation);
 
 /// `gradient` as a sink may keep it for this leaf: as it is if nobody else can see or change it, else a copy. That of a
-/// dense leaf has the leaf's strides. `recording`: gradients of gradients are wanted, so that it stays what it is.
+/// dense leaf has the leaf's strides. `recording`: gradients of gradients are wanted, so that it keeps its history.
 Tensor owned_gradient(const Tensor& leaf, Tensor gradient, bool recording);
 
 /// Runs backward from these roots, accumulating leaves as usual, but gradients that reach `inputs` are returned instead

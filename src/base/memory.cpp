@@ -1,5 +1,6 @@
 #include "base/memory.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -14,7 +15,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/memory_peak.h"
 
 #if defined(TUTTI_SANITIZE_ADDRESS) || defined(TUTTI_SANITIZE_THREAD)
 // Pools would hide use-after-free from the sanitizers.
@@ -236,10 +236,8 @@ void release(void* block, size_t bytes) noexcept {
 Statistics statistics() {
   int64_t total = 0;
   for (auto& cell : in_use) total += cell.value.load(std::memory_order_relaxed);
-  return {total, cached.load(std::memory_order_relaxed)};
+  return {total, cached.load(std::memory_order_relaxed), std::max(total, peak.load(std::memory_order_relaxed))};
 }
-
-int64_t peak_bytes() { return peak.load(std::memory_order_relaxed); }
 void reset_peak() { peak.store(statistics().bytes_in_use, std::memory_order_relaxed); }
 
 void empty_cache() {
@@ -253,6 +251,11 @@ void empty_cache() {
       std::free(block.memory);
     }
   cache.blocks.clear();
+#ifdef __GLIBC__
+  // malloc takes blocks below its threshold for maps, which grows to 32 MiB, from its heaps, and keeps what is freed
+  // there.
+  malloc_trim(0);
+#endif
 #endif
 }
 

@@ -32,6 +32,37 @@ TEST(Backward, SharedSubexpressionsAddUp) {
   EXPECT_DOUBLE_EQ(x.grad().item<double>(), 4 * 8 + 4);
 }
 
+// A gradient that somebody else holds is copied: what is done to .grad in place shows nowhere else.
+TEST(Backward, GradientsAreTheLeavesOwn) {
+  for (bool create_graph : {false, true}) {
+    SCOPED_TRACE(create_graph);
+    Tensor x = ones({2, 3}, {.requires_grad = true}), w = ones({2, 3}, {.requires_grad = true});
+    Tensor turned = ones({3, 2}).t().requires_grad_(), v = full({2, 3}, 3.0, {.requires_grad = create_graph});
+    Tensor given = create_graph ? v * v : v;
+    (x + w + turned).backward(given, false, create_graph);
+    EXPECT_EQ(turned.grad().strides(), turned.strides());
+    EXPECT_EQ(x.grad().requires_grad(), create_graph);
+    if (create_graph) {
+      EXPECT_THAT(values(grad(sum(turned.grad() * x.grad() * w.grad()), v)), testing::Each(6 * 243));
+    }
+    {
+      NoGrad guard;
+      x.grad().zero_();
+    }
+    double all = create_graph ? 9 : 3;
+    EXPECT_THAT(values(w.grad()), testing::Each(all));
+    EXPECT_THAT(values(turned.grad()), testing::Each(all));
+    EXPECT_THAT(values(given), testing::Each(all));
+    // One that nobody else holds is taken as it is, with its history.
+    Tensor y = full({2}, 2.0, {.requires_grad = true}), z = y * y * y;
+    sum(z).backward({.create_graph = create_graph});
+    EXPECT_THAT(values(y.grad()), testing::Each(12));
+    if (create_graph) {
+      EXPECT_THAT(values(grad(sum(y.grad()), y)), testing::Each(12));
+    }
+  }
+}
+
 TEST(Backward, NeedsAScalarOrAGradient) {
   Tensor x = ones({3}, {.requires_grad = true});
   EXPECT_THAT(message_of<GradError>([&] { (x * 2).backward(); }), HasSubstr("not a scalar"));

@@ -13,7 +13,6 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
-#include "base/memory_peak.h"
 #include "base/parallel.h"
 #include "base/small_vector.h"
 #include "base/workers.h"
@@ -60,16 +59,16 @@ TEST(Memory, KnowsItsPeak) {
   constexpr size_t kBytes = size_t{3} << 20;
   auto before = memory::statistics().bytes_in_use;
   memory::reset_peak();
-  EXPECT_EQ(memory::peak_bytes(), before);
+  EXPECT_EQ(memory::statistics().bytes_peak, before);
   void *a = memory::allocate(kBytes), *b = memory::allocate(kBytes);
   memory::release(a, kBytes);
   a = memory::allocate(kBytes);
   memory::release(a, kBytes);
   memory::release(b, kBytes);
-  EXPECT_GE(memory::peak_bytes(), before + static_cast<int64_t>(2 * kBytes));
-  EXPECT_LE(memory::peak_bytes(), before + static_cast<int64_t>(2 * kBytes * 9 / 8));
+  EXPECT_GE(memory::statistics().bytes_peak, before + static_cast<int64_t>(2 * kBytes));
+  EXPECT_LE(memory::statistics().bytes_peak, before + static_cast<int64_t>(2 * kBytes * 9 / 8));
   memory::reset_peak();
-  EXPECT_EQ(memory::peak_bytes(), before);
+  EXPECT_EQ(memory::statistics().bytes_peak, before);
 }
 
 TEST(Memory, ReturnsWhatItGave) {
@@ -103,6 +102,46 @@ TEST(Memory, AThreadGetsItsOwnLargeBlocksBack) {
   EXPECT_THAT(got, testing::ElementsAre(mine[2], mine[1], mine[0], its[2], its[1]));  // then the newest
   for (void* p : got) memory::release(p, kBytes);
   memory::empty_cache();
+}
+
+// Pages of the process that are in memory, in bytes.
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Memory, AnEmptiedCacheIsTheSystemsAgain) {
+  constexpr int64_t kMega = 1 << 20, kAll = 200 * kMega;
+  // What was mapped and freed once makes malloc take blocks of this size from its heap from then on.
+  for (int i = 0; i < 2; ++i) {
+    ones({24 * kMega}, u8);
+    memory::empty_cache();
+  }
+  memory::reset_peak();
+  auto before = memory::statistics();
+  int64_t resident = resident_bytes();
+  TensorList tensors;
+  for (int i = 0; i < 200; ++i) tensors.push_back(ones({kMega}, u8));
+  Tensor last = std::move(tensors.back());
+  tensors.pop_back();
+  EXPECT_GE(resident_bytes(), resident + kAll * 9 / 10);
+  auto with_all = memory::statistics();
+  EXPECT_GE(with_all.bytes_in_use, before.bytes_in_use + kAll);
+  EXPECT_GE(with_all.bytes_peak, before.bytes_in_use + kAll);
+  tensors.clear();
+  auto freed = memory::statistics();
+  EXPECT_LE(freed.bytes_in_use, before.bytes_in_use + 2 * kMega);
+  EXPECT_GE(freed.bytes_cached, kAll - kMega);
+  EXPECT_EQ(freed.bytes_peak, with_all.bytes_peak);
+  EXPECT_GE(resident_bytes(), resident + kAll * 9 / 10) << "nothing is kept";
+  memory::empty_cache();
+  memory::reset_peak();
+  EXPECT_EQ(memory::statistics().bytes_cached, 0);
+  EXPECT_EQ(memory::statistics().bytes_peak, memory::statistics().bytes_in_use);
+  EXPECT_LE(resident_bytes(), resident + kAll / 4) << "what was kept has not gone back";
+  EXPECT_EQ(last[0].item<int>(), 1);
 }
 #endif
 

@@ -259,5 +259,31 @@ TEST(Order, MedianAndKthValue) {
   EXPECT_THAT(values(grad(median(x), x)), ElementsAre(0, 0, 1));
 }
 
+// Operators of C++ are short for functions. They are called by their names, which the test of completeness looks for.
+TEST(Forms, OperatorsOfCpp) {
+  Tensor x = tensor({5.5, -2.25, 3.0}), y = tensor({2.0, -2.25, -4.0});
+  auto same = [](const Tensor& found, const Tensor& wanted) { EXPECT_TRUE(equal(found, wanted)) << found << wanted; };
+  same(operator+(x, y), add(x, y));
+  same(operator-(x, y), sub(x, y));
+  same(operator*(x, y), mul(x, y));
+  same(operator/(x, y), div(x, y));
+  same(operator%(x, y), remainder(x, y));
+  same(operator==(x, y), eq(x, y));
+  same(operator!=(x, y), ne(x, y));
+  same(operator<(x, y), lt(x, y));
+  same(operator<=(x, y), le(x, y));
+  same(operator>(x, y), gt(x, y));
+  same(operator>=(x, y), ge(x, y));
+  same(operator-(x), neg(x));
+  EXPECT_TRUE(operator+(x).is_same(x));
+  Tensor a = tensor({12, 7, -3}), b = tensor({10, 2, 1});
+  same(operator&(a, b), bitwise_and(a, b));
+  same(operator|(a, b), bitwise_or(a, b));
+  same(operator^(a, b), bitwise_xor(a, b));
+  same(operator~(a), bitwise_not(a));
+  same(operator<<(a, 3), a * 8);
+  same(operator>>(a, 1), tensor({6, 3, -2}));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -1,7 +1,10 @@
-// Operators on more than 2^31 elements, of one byte each: places beyond what 32 bits count. They run once, in the
-// release build: Slow keeps them from the sanitizers. tests/tensor/large_test.cpp has the simpler ones. What makes 8
-// bytes of each byte (sort's indices, cumsum of integers) would need more memory than test machines have.
-#include <fstream>
+// Operators on more than 2^31 elements: places beyond what 32 bits count. They run once, in the release build: Slow
+// keeps them from the sanitizers. First those of one byte each, of which tests/tensor/large_test.cpp has the simpler
+// ones; what makes 8 bytes of each byte (sort's indices, cumsum of integers) would need more memory than test machines
+// have. Then floats, whose kernels are others; what writes as many takes longer, and is in tests/soak/large.cpp.
+#include "tests/support/large.h"
+
+#include <cmath>
 
 #include "tests/support/expect_ops.h"
 
@@ -10,20 +13,10 @@ namespace {
 
 using namespace test;  // NOLINT
 
-constexpr int64_t kBeyond = (int64_t{1} << 31) + 12;  // 5 and 2 divide it
 constexpr int64_t kThird = kBeyond / 3 + 1;
 
-// Whether as many tensors of kBeyond bytes fit, and something more.
-bool has_room(int64_t tensors) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name, line; file >> name; std::getline(file, line))
-    if (int64_t kibibytes; name == "MemAvailable:" && file >> kibibytes)
-      return kibibytes > (tensors + 1) * (kBeyond >> 10);
-  return true;
-}
-
 #define NEEDS_ROOM(tensors) \
-  if (!has_room(tensors)) GTEST_SKIP() << "this machine has too little memory left"
+  if (!has_room((tensors) * kBeyond)) GTEST_SKIP() << "this machine has too little memory left"
 
 TEST(LargeOperators, GatherAndScatterSlow) {
   NEEDS_ROOM(1);
@@ -87,6 +80,72 @@ TEST(LargeOperators, ProductsSlow) {
   EXPECT_EQ(product[-1][0].item<int>(), 2);
   EXPECT_EQ(product[-1].sum().item<int64_t>(), 8);
   EXPECT_EQ(product[0].sum().item<int64_t>() + product[65535].sum().item<int64_t>(), 0);
+}
+
+// ---- Floats
+
+TEST(LargeFloats, ReductionsSlow) {
+  NEEDS_ROOM(1);
+  Tensor x = untouched({kBeyond});
+  x[5].fill_(2);
+  x[kBeyond - 7].fill_(-1);
+  x[kBeyond - 1].fill_(3);
+  EXPECT_EQ(x.sum().item<float>(), 4);
+  EXPECT_EQ(x.argmax().item<int64_t>(), kBeyond - 1);
+  EXPECT_EQ(x.argmin().item<int64_t>(), kBeyond - 7);
+  Tensor columns = x.view({-1, 4}), rows = x.view({4, -1});
+  EXPECT_EQ(values(sum(columns, 0)), (Doubles{0, 1, 0, 3}));  // 5 and the place of -1 are of column 1
+  auto [most, at] = max(columns, 0);
+  EXPECT_EQ(values(most), (Doubles{0, 2, 0, 3}));
+  EXPECT_EQ(values(at), (Doubles{0, 1, 0, static_cast<double>(kBeyond / 4 - 1)}));
+  EXPECT_EQ(values(sum(rows, 1)), (Doubles{2, 0, 0, 2}));
+  EXPECT_EQ(values(argmax(rows, 1)), (Doubles{5, 0, 0, static_cast<double>(kBeyond / 4 - 1)}));
+}
+
+TEST(LargeFloats, IndicesSlow) {
+  NEEDS_ROOM(1);
+  Tensor x = untouched({kBeyond}), places = tensor({kBeyond - 1, int64_t{3}, kBeyond - 4});
+  scatter_(x, 0, places, tensor({7.0, 8.0, 9.0}));
+  index_add_(x, 0, places, tensor({0.5, 0.5, 0.5}));
+  EXPECT_EQ(values(gather(x, 0, places)), (Doubles{7.5, 8.5, 9.5}));
+  x.index_put_({places}, tensor({1.0, 1.0, 1.0}), true);
+  EXPECT_EQ(values(index_select(x, 0, places)), (Doubles{8.5, 9.5, 10.5}));
+  Tensor rows = x.view({-1, 4});
+  int64_t last = rows.size(0) - 1;
+  EXPECT_EQ(values(index_select(rows, 0, tensor({last, int64_t{0}}))), (Doubles{10.5, 0, 0, 8.5, 0, 0, 0, 9.5}));
+  EXPECT_EQ(values(gather(rows, 0, tensor({{last, last, last, last}}))), (Doubles{10.5, 0, 0, 8.5}));
+  auto [largest, at] = topk(x, 3);
+  EXPECT_EQ(values(largest), (Doubles{10.5, 9.5, 8.5}));
+  EXPECT_EQ(values(at), (Doubles{static_cast<double>(kBeyond - 4), 3, static_cast<double>(kBeyond - 1)}));
+}
+
+TEST(LargeFloats, StridedPointwiseSlow) {
+  NEEDS_ROOM(2);
+  Tensor x = untouched({kBeyond});
+  x[kBeyond - 1].fill_(3);
+  x[kBeyond - 2].fill_(4);
+  x[1].fill_(5);
+  // Every fourth, from which strides lead beyond; then a transposed matrix, of which the result is not.
+  Tensor fourth = x.view({-1, 4}).select(1, 3), doubled = fourth * 2;
+  EXPECT_EQ(doubled[-1].item<float>(), 6);
+  EXPECT_EQ(doubled.sum().item<float>(), 6);
+  doubled.reset();
+  Tensor turned = x.view({20, -1}).t(), positive = empty(turned.sizes(), boolean);
+  gt_out(positive, turned, 3.5);
+  EXPECT_EQ(sum(positive).item<int64_t>(), 2);
+  EXPECT_TRUE(positive[1][0].item<bool>() && positive[-2][-1].item<bool>());
+}
+
+TEST(LargeFloats, SoftmaxSlow) {
+  NEEDS_ROOM(int64_t{4});
+  Tensor x = untouched({kBeyond});
+  x[kBeyond - 1].fill_(20);
+  x[3].fill_(20);
+  softmax_out(x, x, 0);
+  double whole = 2 * std::exp(20.0) + static_cast<double>(kBeyond - 2);
+  EXPECT_NEAR(x[-1].item<float>(), std::exp(20.0) / whole, 1e-4);
+  EXPECT_EQ(x[-1].item<float>(), x[3].item<float>());
+  EXPECT_NEAR(x[-2].item<float>() * whole, 1, 1e-4);
 }
 
 }  // namespace

@@ -73,6 +73,10 @@ TEST(OutForms, MoreProducts) {
   expect_out("mv", mv(a, v), [&](Tensor& out) { mv_out(out, a, v); });
   expect_out("dot", dot(v, w), [&](Tensor& out) { dot_out(out, v, w); });
   expect_out("outer", outer(v, w), [&](Tensor& out) { outer_out(out, v, w); });
+  expect_out("tensordot", tensordot(p, q, {1, 2}, {2, 1}),
+             [&](Tensor& out) { tensordot_out(out, p, q, {1, 2}, {2, 1}); });
+  expect_out("tensordot of last and first", tensordot(a, b, 1), [&](Tensor& out) { tensordot_out(out, a, b, 1); });
+  expect_out("einsum", einsum("bij,bjk->kb", {p, q}), [&](Tensor& out) { einsum_out(out, "bij,bjk->kb", {p, q}); });
   expect_out("baddbmm", baddbmm(c, p, q, 2, 0.5), [&](Tensor& out) { baddbmm_out(out, c, p, q, 2, 0.5); });
   Tensor sum = m.clone(), batches = c.clone();
   EXPECT_TRUE(sum.addmm_(a, b, 0.5, 2).is_same(sum));
@@ -91,6 +95,16 @@ TEST(OutForms, Indexing) {
   expect_out("scatter_add", scatter_add(x, 1, i, source), [&](Tensor& out) { scatter_add_out(out, x, 1, i, source); });
   expect_out("index_select", index_select(x, 1, list), [&](Tensor& out) { index_select_out(out, x, 1, list); });
   expect_out("masked_select", masked_select(x, mask), [&](Tensor& out) { masked_select_out(out, x, mask); });
+  Tensor columns = randn({3, 2});
+  expect_out("index_add", index_add(x, 1, list, columns),
+             [&](Tensor& out) { index_add_out(out, x, 1, list, columns); });
+  expect_out("index_copy", index_copy(x, 1, list, columns),
+             [&](Tensor& out) { index_copy_out(out, x, 1, list, columns); });
+  expect_out("index_fill", index_fill(x, 1, list, 7), [&](Tensor& out) { index_fill_out(out, x, 1, list, 7); });
+  expect_out("masked_fill", masked_fill(x, mask, 7), [&](Tensor& out) { masked_fill_out(out, x, mask, 7); });
+  expect_out("nonzero", nonzero(mask), [&](Tensor& out) { nonzero_out(out, mask); });
+  expect_out("argsort", argsort(x, 0), [&](Tensor& out) { argsort_out(out, x, 0); });
+  expect_out("median", median(x), [&](Tensor& out) { median_out(out, x); });
   expect_out("tril", tril(x), [&](Tensor& out) { tril_out(out, x); });
   expect_out("triu", triu(x, 1), [&](Tensor& out) { triu_out(out, x, 1); });
 }
@@ -112,8 +126,51 @@ TEST(OutForms, ValuesAndIndices) {
   };
   expect_both(sort(x, 0, true), [&](ValuesIndices& out) { sort_out(out, x, 0, true); });
   expect_both(topk(x, 2), [&](ValuesIndices& out) { topk_out(out, x, 2); });
+  expect_both(kthvalue(x, 2, 0), [&](ValuesIndices& out) { kthvalue_out(out, x, 2, 0); });
+  expect_both(median(x, 1, true), [&](ValuesIndices& out) { median_out(out, x, 1, true); });
   expect_both(max(x, 1), [&](ValuesIndices& out) { max_out(out, x, 1); });
   expect_both(min(x, 0, true), [&](ValuesIndices& out) { min_out(out, x, 0, true); });
+}
+
+// Into one of the arguments, a part of it, or what begins where it ends; and on into gradients.
+TEST(OutForms, ShareMemoryWithArguments) {
+  manual_seed(8);
+  Tensor x = randn({3, 4}), list = tensor({2, 0}), columns = randn({3, 2}), mask = x > 0;
+  auto expect_same = [&](const char* name, const std::function<Tensor(const Tensor&)>& f,
+                         const std::function<void(Tensor&, const Tensor&)>& into) {
+    SCOPED_TRACE(name);
+    Tensor expected = f(x), same = x.clone();
+    into(same, same);
+    EXPECT_TRUE(equal(same, expected));
+    Tensor rows = cat({x, x}), shifted = rows.slice(0, 1, 4);
+    into(shifted, rows.slice(0, 0, 3));
+    EXPECT_TRUE(equal(rows.slice(0, 1, 4), expected));
+    EXPECT_TRUE(equal(rows[0], x[0]) && equal(rows.slice(0, 4), x.slice(0, 1)));
+    Tensor leaf = x.clone().requires_grad_(), other = x.clone().requires_grad_(), out = empty_like(x);
+    Tensor weights = randn({3, 4});
+    into(out, leaf);
+    EXPECT_TRUE(equal(grad(sum(out * weights), leaf), grad(sum(f(other) * weights), other)));
+  };
+  expect_same(
+      "index_add", [&](auto& t) { return index_add(t, 1, list, columns); },
+      [&](Tensor& out, auto& t) { index_add_out(out, t, 1, list, columns); });
+  expect_same(
+      "index_copy", [&](auto& t) { return index_copy(t, 1, list, columns); },
+      [&](Tensor& out, auto& t) { index_copy_out(out, t, 1, list, columns); });
+  expect_same(
+      "index_fill", [&](auto& t) { return index_fill(t, 1, list, 7); },
+      [&](Tensor& out, auto& t) { index_fill_out(out, t, 1, list, 7); });
+  expect_same(
+      "masked_fill", [&](auto& t) { return masked_fill(t, mask, 7); },
+      [&](Tensor& out, auto& t) { masked_fill_out(out, t, mask, 7); });
+  Tensor y = x.clone();
+  EXPECT_TRUE(masked_fill_(y, mask, 7).is_same(y));
+  EXPECT_TRUE(equal(y, masked_fill(x, mask, 7)));
+  // A result that cannot be written leaves both as they were.
+  ValuesIndices refused{zeros({3}), zeros({3})};
+  refused.indices = zeros({3}, boolean);
+  EXPECT_THROW(kthvalue_out(refused, x, 1), DTypeError);
+  EXPECT_TRUE(equal(refused.values, zeros({3})));
 }
 
 // What a form in place leaves, and its gradient, is that of the other form.

@@ -1,6 +1,5 @@
 // What sharded training needs at most, by the allocator's counters: each rank is a process, and has its own.
 #include "base/memory.h"
-#include "base/memory_peak.h"
 #include "tests/parallel/support.h"
 
 namespace tutti {
@@ -47,7 +46,7 @@ int64_t peak_of(const parallel::FullyShardOptions& options, bool sharded = true)
     loss.backward();
     adam.step();
   }
-  return memory::peak_bytes() - before;
+  return memory::statistics().bytes_peak - before;
 }
 
 // What is large beside the blocks, as words are: in the unit of the outermost module, or in units of its own.
@@ -81,7 +80,7 @@ int64_t peak_with_words(bool units) {
     cross_entropy(net(x), x).backward();
     adam.step();
   }
-  return memory::peak_bytes() - before;
+  return memory::statistics().bytes_peak - before;
 }
 
 // Large blocks of memory are rounded up by an eighth at most; activations of two rows are small.

@@ -184,19 +184,25 @@ Tensor fill_value(const Tensor& x, const Tensor& mask, const Tensor& value, cons
 }  // namespace
 
 Tensor nonzero(const Tensor& x) { return call(nonzero_op, {&x}); }
+// How many there are is known only when they have been found.
+Tensor& nonzero_out(Tensor& out, const Tensor& x) { return reduction::write_out(out, nonzero(x), "nonzero"); }
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) { return call(masked_select_op, {&x, &mask}); }
-// How many there are is known only when they have been found.
 Tensor& masked_select_out(Tensor& out, const Tensor& x, const Tensor& mask) {
   return reduction::write_out(out, masked_select(x, mask), "masked_select");
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value) {
+  Tensor out;
+  return masked_fill_out(out, x, mask, value);
+}
+Tensor& masked_fill_out(Tensor& out, const Tensor& x, const Tensor& mask, const Tensor& value) {
   check_together(std::array{&x, &mask}, "masked_fill");
   static const auto op = pointwise::renamed(pointwise::where_operator(), "masked_fill");
   Tensor number = fill_value(x, mask, value, "masked_fill");
-  return call(op, {&mask, &number, &x});
+  return call_out(op, {&mask, &number, &x}, out);
 }
+Tensor& masked_fill_(Tensor& x, const Tensor& mask, const Tensor& value) { return x.masked_fill_(mask, value); }
 
 Tensor& Tensor::masked_fill_(const Tensor& mask, const Tensor& value) {
   check_together(std::array<const Tensor*, 2>{this, &mask}, "masked_fill_");

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/named.h"
 #include "ops/index/indices.h"
+#include "ops/reduce/reduce.h"
 #include "tensor/defined.h"
 #include "tutti/ops.h"
 #include "tutti/trace.h"
@@ -138,6 +139,10 @@ Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& s
   named("index_copy_", [&] { x.index_put_(entries_for(x, dim, index, "index_copy_"), rows); });
   return x;
 }
+Tensor& index_copy_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  if (out.is_same(x)) return index_copy_(out, dim, index, source);
+  return reduction::write_out(out, index_copy(x, dim, index, source), "index_copy");
+}
 Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
   return named("index_fill",
                [&] { return index_put(x, entries_for(x, dim, index, "index_fill"), check_value(x, value)); });
@@ -145,6 +150,10 @@ Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Tenso
 Tensor& index_fill_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
   named("index_fill_", [&] { x.index_put_(entries_for(x, dim, index, "index_fill_"), check_value(x, value)); });
   return x;
+}
+Tensor& index_fill_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
+  if (out.is_same(x)) return index_fill_(out, dim, index, value);
+  return reduction::write_out(out, index_fill(x, dim, index, value), "index_fill");
 }
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
@@ -156,14 +165,16 @@ Tensor& index_select_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor
   return call_out(index_select_op, {&x, &index}, out, attributes(a));
 }
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  Along a{wrap_dim(dim, x, "index_add")};
-  Tensor rows = value_for(x, source, "index_add");
-  return call(index_add_op, {&x, &index, &rows}, attributes(a));
+  Tensor out;
+  return index_add_out(out, x, dim, index, source);
 }
 Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  return index_add_out(x, x, dim, index, source);
+}
+Tensor& index_add_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
   Along a{wrap_dim(dim, x, "index_add")};
   Tensor rows = value_for(x, source, "index_add");
-  return call_out(index_add_op, {&x, &index, &rows}, x, attributes(a));
+  return call_out(index_add_op, {&x, &index, &rows}, out, attributes(a));
 }
 
 }  // namespace tutti

@@ -300,8 +300,14 @@ ValuesIndices& sort_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool d
 }
 
 Tensor argsort(const Tensor& x, int64_t dim, bool descending) {
+  Tensor out;
+  return argsort_out(out, x, dim, descending);
+}
+Tensor& argsort_out(Tensor& out, const Tensor& x, int64_t dim, bool descending) {
   check<ValueError>(x.defined(), "argsort", "the tensor is undefined: it was never given a value");
-  return named("argsort", [&] { return sort(x.detach(), dim, descending).indices; });
+  ValuesIndices sorted{.values = {}, .indices = out};
+  named("argsort", [&] { sort_out(sorted, x.detach(), dim, descending); });
+  return out = sorted.indices;
 }
 
 ValuesIndices topk(const Tensor& x, int64_t k, int64_t dim, bool largest, bool sorted) {

@@ -2,6 +2,7 @@
 #include "base/check.h"
 #include "base/named.h"
 #include "ops/index/indices.h"
+#include "ops/reduce/reduce.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -19,6 +20,18 @@ void check_line(const Tensor& x, const char* name) {
   check<DTypeError>(!x.is_complex(), name, "complex numbers have no order: {}", x);
 }
 
+// Both are looked at before the first is written.
+ValuesIndices& write_both(ValuesIndices& out, const ValuesIndices& found, const char* name) {
+  if (out.values.defined() && out.indices.defined())
+    check<ShapeError>(out.values.sizes() == out.indices.sizes(), name, "the shapes of {} and {} differ", out.values,
+                      out.indices);
+  check<DTypeError>(!out.indices.defined() || category(out.indices.dtype()) >= Category::integer, name,
+                    "indices cannot be written into {}", out.indices);
+  reduction::write_out(out.values, found.values, name);
+  reduction::write_out(out.indices, found.indices, name);
+  return out;
+}
+
 }  // namespace
 
 ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
@@ -33,6 +46,9 @@ ValuesIndices kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   if (keepdim) return found;
   return {squeeze(found.values, dim), squeeze(found.indices, dim)};
 }
+ValuesIndices& kthvalue_out(ValuesIndices& out, const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
+  return write_both(out, kthvalue(x, k, dim, keepdim), "kthvalue");
+}
 
 ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim) {
   check_line(x, "median");
@@ -45,11 +61,15 @@ ValuesIndices median(const Tensor& x, int64_t dim, bool keepdim) {
   Tensor middle = full_like(last, (size - 1) / 2, {.dtype = DType::i64});
   return pick(sorted, dim, x.is_floating() ? where(isnan(last), size - 1, middle) : middle, keepdim);
 }
+ValuesIndices& median_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim) {
+  return write_both(out, median(x, dim, keepdim), "median");
+}
 
 Tensor median(const Tensor& x) {
   check_line(x, "median");
   return median(named("median", [&] { return reshape(x, {x.numel()}); }), 0).values;
 }
+Tensor& median_out(Tensor& out, const Tensor& x) { return reduction::write_out(out, median(x), "median"); }
 
 Unique unique(const Tensor& x) {
   check_line(x, "unique");

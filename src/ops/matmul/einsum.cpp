@@ -6,6 +6,7 @@
 #include "amp/policy.h"
 #include "base/check.h"
 #include "base/named.h"
+#include "ops/reduce/reduce.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
 
@@ -289,6 +290,9 @@ Tensor contract_all(std::string_view equation, const TensorList& operands) {
 
 Tensor einsum(std::string_view equation, const TensorList& operands) {
   return named("einsum", [&] { return contract_all(equation, operands); });
+}
+Tensor& einsum_out(Tensor& out, std::string_view equation, const TensorList& operands) {
+  return reduction::write_out(out, einsum(equation, operands), "einsum");
 }
 
 }  // namespace tutti

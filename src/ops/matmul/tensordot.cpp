@@ -1,6 +1,7 @@
 // Sums over any dims of two tensors, as one matrix product.
 #include "base/check.h"
 #include "base/named.h"
+#include "ops/reduce/reduce.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
@@ -68,6 +69,13 @@ Tensor tensordot(const Tensor& a, const Tensor& b, int64_t dims) {
     first.push_back(d);
   }
   return tensordot(a, b, last, first);
+}
+
+Tensor& tensordot_out(Tensor& out, const Tensor& a, const Tensor& b, const Shape& a_dims, const Shape& b_dims) {
+  return reduction::write_out(out, tensordot(a, b, a_dims, b_dims), "tensordot");
+}
+Tensor& tensordot_out(Tensor& out, const Tensor& a, const Tensor& b, int64_t dims) {
+  return reduction::write_out(out, tensordot(a, b, dims), "tensordot");
 }
 
 }  // namespace tutti

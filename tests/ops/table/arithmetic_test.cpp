@@ -34,6 +34,14 @@ const bool arithmetic = add_rows({
     POINTWISE(heaviside).keeps_nan(),
     POINTWISE(fused_multiply_add),
     POINTWISE(conj).takes(kNumber),
+    row("add.alpha", [](In x) -> Out { return {add(x[0], x[1], 3), add(x[0], x[1], x[2])}; },
+        {{value({2, 3}), value({3}), value({2, 1})}, {value({0, 2}), value({2}), value({})}})
+        .takes(kNumber)
+        .reference([](In x) -> Out { return {x[0] + x[1] * 3, x[0] + x[1] * x[2]}; }),
+    row("sub.alpha", [](In x) -> Out { return {sub(x[0], x[1], 3), sub(x[0], x[1], x[2])}; },
+        {{value({2, 3}), value({3}), value({2, 1})}, {value({0, 2}), value({2}), value({})}})
+        .takes(kNumber)
+        .reference([](In x) -> Out { return {x[0] - x[1] * 3, x[0] - x[1] * x[2]}; }),
 });
 
 const bool rounding = add_rows({
@@ -47,6 +55,9 @@ const bool rounding = add_rows({
 const bool choices = add_rows({
     POINTWISE_PURE(where).takes(kNumber).chooses(),
     POINTWISE(nan_to_num),
+    row("nan_to_num.nan", [](In x) -> Out { return {nan_to_num(x[0]), nan_to_num(x[0], 2)}; },
+        {{value({2, 3})}, {value({0, 3})}})
+        .reference([](In x) -> Out { return {x[0], x[0]}; }),
 });
 
 }  // namespace

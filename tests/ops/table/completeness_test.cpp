@@ -38,35 +38,71 @@ const std::map<std::string, std::string> covered_elsewhere = {
     {"same_pads", "takes shapes: tests/ops/conv_test.cpp"},
 };
 
-// Names of functions that a header declares, forms in place and into outputs counted as their operator.
-std::set<std::string> declared_in(const std::string& path) {
+// Rows that call several overloads of their operator: how many. All others have a row each.
+const std::map<std::string, int> overloads_in_rows = {
+    {"arange", 2},     // to a number; from, to and by numbers
+    {"tensordot", 2},  // a number of dims; lists of them
+};
+
+// The functions that a header declares and how many overloads of each. Those that take one option instead of a list of
+// them are templates that build the list.
+std::map<std::string, int> overloads_in(const std::string& path) {
   std::ifstream file(path);
   EXPECT_TRUE(file.good()) << path << " cannot be read; the tests run in the source directory";
-  std::set<std::string> names;
-  for (std::string line; std::getline(file, line);)
+  std::map<std::string, int> names;
+  bool short_form = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("  requires ")) continue;
+    if (line.starts_with("template ")) {
+      short_form = line.find("OneOption") != std::string::npos;
+      continue;
+    }
+    if (line.starts_with("inline ")) line.erase(0, 7);
     for (const char* result : {"Tensor ", "Tensor& ", "TensorList ", "ValuesIndices ", "ValuesIndices& ", "Shape ",
                                "bool ", "RnnResult ", "LstmResult ", "Unique "}) {
       size_t start = std::string(result).size(), end = line.find('(');
-      if (!line.starts_with(result) || end == std::string::npos) continue;
+      if (short_form || !line.starts_with(result) || end == std::string::npos) continue;
       std::string name = line.substr(start, end - start);
-      if (name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789") == std::string::npos) names.insert(name);
+      if (name.starts_with("operator") ||
+          name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789") == std::string::npos)
+        ++names[name];
     }
-  std::set<std::string> operators;
-  for (std::string name : names) {
-    for (const char* ending : {"_out", "_"})
-      if (name.ends_with(ending) && names.contains(name.substr(0, name.size() - std::string(ending).size())))
-        name.resize(name.size() - std::string(ending).size());
-    operators.insert(name);
+    short_form = false;
   }
+  return names;
+}
+
+// The operator of a form in place or into outputs; of others the name itself.
+std::string operator_of(std::string name, const std::map<std::string, int>& names) {
+  for (std::string ending : {"_out", "_"})
+    if (name.ends_with(ending) && names.contains(name.substr(0, name.size() - ending.size())))
+      name.resize(name.size() - ending.size());
+  return name;
+}
+
+std::set<std::string> declared_in(const std::string& path) {
+  std::set<std::string> operators;
+  auto names = overloads_in(path);
+  for (auto& [name, count] : names)
+    if (!name.starts_with("operator")) operators.insert(operator_of(name, names));
   return operators;
+}
+
+constexpr const char* headers[] = {"include/tutti/pointwise/functions.h", "include/tutti/ops.h",
+                                   "include/tutti/ops/conv.h", "include/tutti/ops/pool.h", "include/tutti/ops/norm.h"};
+
+std::map<std::string, int> all_overloads() {
+  std::map<std::string, int> all;
+  for (const char* header : headers)
+    for (auto& [name, count] : overloads_in(header)) all[name] += count;
+  return all;
 }
 
 TEST(OperatorTable, HasEveryOperator) {
   std::set<std::string> rows;
   for (const Row& r : all_rows()) rows.insert(r.operator_name());
   size_t found = 0;
-  for (const char* header : {"include/tutti/pointwise/functions.h", "include/tutti/ops.h", "include/tutti/ops/conv.h",
-                             "include/tutti/ops/pool.h", "include/tutti/ops/norm.h"})
+  for (const char* header : headers)
     for (const std::string& name : declared_in(header)) {
       ++found;
       EXPECT_TRUE(rows.contains(name) || covered_elsewhere.contains(name))
@@ -75,6 +111,48 @@ TEST(OperatorTable, HasEveryOperator) {
           << name << " has a row: take it off the list";
     }
   EXPECT_GT(found, 200u) << "the headers are written in a way that this test cannot read";
+}
+
+TEST(OperatorTable, HasEveryOverload) {
+  std::map<std::string, int> rows, declared = all_overloads();
+  for (const Row& r : all_rows()) ++rows[r.operator_name()];
+  for (auto& [name, count] : declared) {
+    if (name.starts_with("operator") || covered_elsewhere.contains(name) || operator_of(name, declared) != name)
+      continue;
+    auto listed = overloads_in_rows.find(name);
+    if (listed != overloads_in_rows.end())
+      EXPECT_EQ(count, listed->second) << name << " has other overloads than the list of these says";
+    else
+      EXPECT_GE(rows[name], count) << name << " has more overloads than rows in tests/ops/table: add one for each";
+  }
+  EXPECT_EQ(declared["max"], 4);
+  EXPECT_EQ(declared["zeros"], 1) << "short forms are counted";
+}
+
+// Forms of operators that are not pointwise (whose rows try them) and operators of C++ are named by a test.
+TEST(OperatorTable, HasATestForEveryForm) {
+  std::string text;
+  for (const char* path : {"tests/ops/out_test.cpp", "tests/ops/forms_test.cpp", "tests/ops/alias_test.cpp",
+                           "tests/ops/index_test.cpp", "tests/ops/errors_test.cpp"}) {
+    std::ifstream file(path);
+    EXPECT_TRUE(file.good()) << path;
+    text.append(std::istreambuf_iterator<char>(file), {});
+  }
+  auto declared = overloads_in("include/tutti/ops.h");
+  int forms = 0, symbols = 0;
+  for (auto& [name, count] : declared) {
+    if (name.starts_with("operator")) {
+      int found = 0;
+      for (size_t at = 0; (at = text.find(name + "(", at)) != std::string::npos; ++at) ++found;
+      EXPECT_GE(found, count) << name << " has fewer tests than overloads";
+      ++symbols;
+    } else if (operator_of(name, declared) != name) {
+      EXPECT_NE(text.find(name + "("), std::string::npos) << name << " is in no test of forms";
+      ++forms;
+    }
+  }
+  EXPECT_GT(forms, 55);
+  EXPECT_GT(symbols, 15);
 }
 
 // Families whose arguments are more than tensors have tests of their own, which name each of their operators.
