@@ -100,6 +100,16 @@ int Agent::number_of(const To& to) const {
 
 bool Agent::post(std::function<void()> f) { return executor_.post(std::move(f)); }
 
+bool Agent::post_to(int number, std::function<void()> f) {
+  std::shared_ptr<Agent> here;
+  {
+    std::lock_guard lock(mutex_);
+    const Peer& peer = peers_[static_cast<size_t>(number)];
+    if (peer.local && !peer.lost) here = peer.here.lock();
+  }
+  return here && here->post(std::move(f));
+}
+
 // ---- What it calls
 
 bool Agent::is_lost(int peer) const {
