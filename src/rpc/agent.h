@@ -185,5 +185,16 @@ struct Running {
   uint64_t number = 0;
 };
 const Running* running();
+/// Inside, it is running this one.
+class RunningGuard {
+ public:
+  explicit RunningGuard(const Running* call);
+  ~RunningGuard();
+  RunningGuard(const RunningGuard&) = delete;
+  RunningGuard& operator=(const RunningGuard&) = delete;
+
+ private:
+  const Running* const outer_;
+};
 
 }  // namespace tutti::rpc::detail
