@@ -58,6 +58,7 @@ struct LinkPlan {
   std::vector<LinkPeer> peers = {};  // by their numbers in the session
   std::string key = {};              // the session's
   std::chrono::milliseconds timeout{};
+  std::function<void()> check = [] {};  // called while they meet: throws when one of them is no more
   LinkEvents events = {};
 };
 

@@ -287,7 +287,7 @@ void ShmLink::meet(const LinkPlan& plan) {
     if (missing < 0) break;
     check<ConnectionError>(Clock::now() < until, kOperation, "nothing was heard of worker number {} in {:.3g} s",
                            missing, std::chrono::duration<double>(plan.timeout).count());
-    ::poll(polls.data(), polls.size(), waits ? 1 : 100);
+    if (::poll(polls.data(), polls.size(), waits ? 1 : 100) == 0) plan.check();
     if (polls[0].revents) hear_greeting();
     for (size_t k = 1; k < polls.size(); ++k)
       check<ConnectionError>(polls[k].revents == 0 || peer(others_[k - 1]).shared, kOperation,

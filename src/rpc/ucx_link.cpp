@@ -84,7 +84,7 @@ namespace {
 
 class UcxLinkUse final : public Link {
  public:
-  UcxLinkUse(std::shared_ptr<UcxLink> link, LinkPlan plan);
+  UcxLinkUse(std::shared_ptr<UcxLink> link, const LinkPlan& plan);
   ~UcxLinkUse() override;
   void send(int to, Packed packed) override;
   bool poll() override;
@@ -94,7 +94,7 @@ class UcxLinkUse final : public Link {
   void close(int peer) override;
   void flush(Clock::time_point until) override;
   size_t strangers() const override { return inbox_.strangers(); }
-  void meet(std::chrono::milliseconds timeout);
+  void meet(const LinkPlan& plan);
 
  private:
   struct Peer {
@@ -131,7 +131,7 @@ class UcxLinkUse final : public Link {
   static void on_sent(void* request, ucs_status_t status, void* data);
   static void on_fetched(void* request, ucs_status_t status, size_t length, void* data);
 
-  const std::shared_ptr<UcxLink> link_;
+  std::shared_ptr<UcxLink> link_;
   const Ucx& ucx_ = Ucx::instance();
   const int me_;
   std::mutex mutex_;
@@ -141,9 +141,9 @@ class UcxLinkUse final : public Link {
   std::set<Fetching*> fetching_;
 };
 
-UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, LinkPlan plan)
+UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, const LinkPlan& plan)
     : link_(std::move(link)), me_(plan.me), inbox_(plan) {
-  for (LinkPeer& peer : plan.peers) peers_.push_back({std::move(peer)});
+  for (const LinkPeer& peer : plan.peers) peers_.push_back({peer});
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -156,8 +156,8 @@ UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, LinkPlan plan)
 
 // A message each way: what is wrong with the network is found here. And UCX 1.13 aborts the process if an endpoint is
 // closed while it is still being connected.
-void UcxLinkUse::meet(std::chrono::milliseconds timeout) {
-  auto until = Clock::now() + timeout;
+void UcxLinkUse::meet(const LinkPlan& plan) {
+  auto until = Clock::now() + plan.timeout;
   for (int k = 0; k < static_cast<int>(peers_.size()); ++k) {
     if (!peers_[static_cast<size_t>(k)].given.mine) continue;
     Message hello;
@@ -175,13 +175,13 @@ void UcxLinkUse::meet(std::chrono::milliseconds timeout) {
     const auto& breaks = inbox_.breaks();
     check<ConnectionError>(Clock::now() < until && breaks.empty(), "rpc::Session",
                            "nothing was heard of worker number {} by UCX in {:.3g} s{}", p - peers_.data(),
-                           std::chrono::duration<double>(timeout).count(),
+                           std::chrono::duration<double>(plan.timeout).count(),
                            breaks.empty() ? "" : ": " + breaks[0].second);
     std::unique_lock lock(mutex_);
     if (progress()) continue;
     lock.unlock();
     pollfd readable{link_->efd, POLLIN, 0};
-    if (arm()) ::poll(&readable, 1, 10);
+    if (arm() && ::poll(&readable, 1, 10) == 0) plan.check();
   }
 }
 
@@ -203,6 +203,7 @@ UcxLinkUse::~UcxLinkUse() {
   };
   while (open() && Clock::now() < until) progress();
   for (void* request : closing) ucx_.request_free(request);
+  link_.reset();  // which tells of what was still on its way: on_sent, on_fetched
   for (Sending* s : sending_) delete s;
   for (Fetching* f : fetching_) delete f;
 }
@@ -398,9 +399,8 @@ class UcxOpening final : public Opening {
  public:
   std::string address() const override { return link_->address(); }
   std::unique_ptr<Link> connect(LinkPlan plan) override {
-    auto timeout = plan.timeout;
-    auto link = std::make_unique<UcxLinkUse>(std::move(link_), std::move(plan));
-    link->meet(timeout);
+    auto link = std::make_unique<UcxLinkUse>(std::move(link_), plan);
+    link->meet(plan);
     return link;
   }
 

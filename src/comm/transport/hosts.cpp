@@ -139,6 +139,11 @@ static void break_off(HostsWorld& world) {
   world.wire().cut();
 }
 
+void HostsGroup::look_after_ranks() {
+  world_->watch(ranks(), [](int) { return false; }, "meeting those that wait for it");
+  world_->check();
+}
+
 void HostsGroup::execute(const Call& call, const TimeLimit& limit) {
   world_->check();
   Running running{call, next_++, limit};

@@ -31,6 +31,7 @@ class HostsGroup : public Transport {
   /// "ucx", or "shm+ucx" where members share hosts.
   const char* name() const override { return name_.c_str(); }
   uint64_t id() const override { return id_; }
+  void look_after_ranks() override;
   void fail(int, const std::string& kind, const std::string& text) override {
     world_->fail(world_->local().rank(), text, kind.c_str());
   }

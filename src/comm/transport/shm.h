@@ -44,6 +44,10 @@ class ShmGroup : public Transport {
   ~ShmGroup() override;
   const char* name() const override { return "shm"; }
   uint64_t id() const override { return id_; }
+  void look_after_ranks() override {
+    world_->watch();
+    world_->check();
+  }
   void fail(int, const std::string& kind, const std::string& text) override {
     world_->fail(world_->rank(), text, kind.c_str());
   }

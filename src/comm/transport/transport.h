@@ -76,6 +76,8 @@ class Transport : public std::enable_shared_from_this<Transport> {
   /// failed. `kind` is the error's class.
   virtual void fail([[maybe_unused]] int rank, [[maybe_unused]] const std::string& kind,
                     [[maybe_unused]] const std::string& text) {}
+  /// For those who wait for ranks in ways of their own: throws RankFailure if one is known to have ended.
+  virtual void look_after_ranks() {}
   /// Ends this rank as a fault on purpose: its process, unless a rank is less than that.
   virtual void kill(int rank, const std::string& why);
 
