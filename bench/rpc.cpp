@@ -1,7 +1,13 @@
 // What a call costs: an empty one, tensors there and back, many at once; between two threads and between two processes
 // of a host; and a layer that lives elsewhere, forward and backward. PyTorch's RPC does the same work in two processes
-// of its own (bench/peers/rpc_torch.py).
+// of its own (bench/peers/rpc_torch.py). And how long it takes until a worker that is killed fails who waits for it.
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <string>
+#include <thread>
 
 #include "bench/support/figure.h"
 #include "bench/support/ranks.h"
@@ -105,6 +111,84 @@ void report_way(const std::string& way, const std::vector<double>& t, const std:
   report({.name = "linear_here_" + way, .value = t[5] * 1e3, .unit = "ms"});
 }
 
+// ---- Deaths
+
+constexpr int kVictims = 4;  // of a world
+
+/// In memory that the processes share: steady clocks of one host agree.
+struct Deaths {
+  double died;             // when the last one did
+  double heard[kVictims];  // seconds until the others knew; NaN: nobody did, or by another name
+};
+Deaths* deaths = nullptr;
+
+void die() {
+  deaths->died = seconds();
+  ::raise(SIGKILL);
+}
+void wait_for_ever() {
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+Tensor die_in_backward(const Tensor& x) {
+  Tensor y = x * 2;
+  y.register_hook([](const Tensor& g) {
+    die();
+    return g;
+  });
+  return y;
+}
+
+/// Seconds until the error of f, which is to name the worker.
+double heard_of(const std::string& worker, const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const RankFailure& e) {
+    double now = seconds();
+    if (std::string(e.what()).find("'" + worker + "'") != std::string::npos) return now - deaths->died;
+  }
+  return NAN;
+}
+
+double death(const std::string& worker, bool in_backward) {
+  if (!in_backward) {
+    auto waiting = rpc::async<&wait_for_ever>(worker);
+    (void)rpc::async<&die>(worker);
+    return heard_of(worker, [&] { waiting.wait(); });
+  }
+  dist_autograd::Context context;
+  Tensor y = rpc::sync<&die_in_backward>(worker, ones({8}).requires_grad_());
+  return heard_of(worker, [&] { dist_autograd::backward(context, {y.sum()}); });
+}
+
+void report_deaths(bool in_backward, int worlds) {
+  void* memory = ::mmap(nullptr, sizeof(Deaths), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  deaths = new (memory) Deaths{};
+  std::vector<double> times;
+  for (int w = 0; w < worlds; ++w) {
+    std::fill_n(deaths->heard, kVictims, NAN);
+    try {
+      spawn_processes(kVictims + 1,
+                      [&] {
+                        rpc::Session session;
+                        if (rank() != 0) wait_for_ever();
+                        for (int k = 0; k < kVictims; ++k)
+                          deaths->heard[k] = death("worker" + std::to_string(k + 1), in_backward);
+                      },
+                      {});
+    } catch (const Error&) {  // of those that were killed
+    }
+    times.insert(times.end(), deaths->heard, deaths->heard + kVictims);
+  }
+  ::munmap(memory, sizeof(Deaths));
+  // A NaN is worse than any.
+  std::sort(times.begin(), times.end(), [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; });
+  report({.name = in_backward ? "death_backward_shm" : "death_shm",
+          .value = times.back() * 1e3,
+          .unit = "ms",
+          .want = {Want::value_at_most, 100.0},
+          .extra = {{"median", times[times.size() / 2] * 1e3}, {"deaths", static_cast<double>(times.size())}}});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -115,5 +199,7 @@ int main(int argc, char** argv) {
   for (auto [name, spawn] : {std::pair<const char*, Spawn>{"shm", spawn_processes}, {"threads", spawn_ranks}})
     if (options.wants(name))
       report_way(name, all_figures(numbers_of_ranks(spawn, 2, [&] { return measure(options.quick); })), torch);
+  if (options.wants("death"))
+    for (bool in_backward : {false, true}) report_deaths(in_backward, options.quick ? 1 : 15);
   report_summary();
 }

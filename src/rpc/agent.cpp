@@ -71,6 +71,8 @@ std::string Pending::where(const char* file, unsigned line, const std::string& m
 }
 
 const Running* running() { return current_call; }
+RunningGuard::RunningGuard(const Running* call) : outer_(std::exchange(current_call, call)) {}
+RunningGuard::~RunningGuard() { current_call = outer_; }
 
 std::shared_ptr<Agent> Agent::find() {
   auto world = std::static_pointer_cast<comm::RankGroup>(context().world);
@@ -99,6 +101,16 @@ int Agent::number_of(const To& to) const {
 }
 
 bool Agent::post(std::function<void()> f) { return executor_.post(std::move(f)); }
+
+bool Agent::post_to(int number, std::function<void()> f) {
+  std::shared_ptr<Agent> here;
+  {
+    std::lock_guard lock(mutex_);
+    const Peer& peer = peers_[static_cast<size_t>(number)];
+    if (peer.local && !peer.lost) here = peer.here.lock();
+  }
+  return here && here->post(std::move(f));
+}
 
 // ---- What it calls
 
@@ -466,7 +478,7 @@ void Agent::handle(Message message) {
   }
   Answer answer(state);
   Running mine = state->call;
-  const Running* outer = std::exchange(current_call, &mine);
+  RunningGuard runs(&mine);
   try {
     Context inside = context_;
     state->making = references_.arrive(message);
@@ -489,7 +501,6 @@ void Agent::handle(Message message) {
   } catch (...) {
     answer.fail(std::current_exception());
   }
-  current_call = outer;
 }
 
 void Agent::answered(int from, uint64_t number) {

@@ -92,6 +92,8 @@ class Agent final : public FutureOrigin, public std::enable_shared_from_this<Age
   bool wait(FutureCore& future, Clock::time_point until) { return executor_.wait(future, until); }
   /// False: the session is over.
   bool post(std::function<void()> f);
+  /// The same on another worker of this process; false also where it is none.
+  bool post_to(int number, std::function<void()> f);
   /// Sends to a worker, by whatever leads there; one that is no more gets nothing.
   void send(int to, Message message);
   void send_lease(const LeaseMessage& message);
@@ -183,5 +185,16 @@ struct Running {
   uint64_t number = 0;
 };
 const Running* running();
+/// Inside, it is running this one.
+class RunningGuard {
+ public:
+  explicit RunningGuard(const Running* call);
+  ~RunningGuard();
+  RunningGuard(const RunningGuard&) = delete;
+  RunningGuard& operator=(const RunningGuard&) = delete;
+
+ private:
+  const Running* const outer_;
+};
 
 }  // namespace tutti::rpc::detail

@@ -112,6 +112,7 @@ void Executor::take(std::unique_lock<std::mutex>& lock) {
   queued_.store(queue_.size(), std::memory_order_relaxed);
   // What one thread has found it can often do faster than wake others for it; if not, they come.
   if (!queue_.empty() && (idle_ == 0 || !found_ || Clock::now() - *found_ > kPatience)) rouse();
+  if (resting_ > 0 && lingering_ == 0) work_.notify_one();
   // Somebody must be there to poll while it runs.
   if (link_ && idle_ == 0 && threads_.size() < most_) start_thread();
   lock.unlock();
@@ -173,8 +174,14 @@ void Executor::idle(std::unique_lock<std::mutex>& lock) {
   pass_lead();  // it may take long until this thread is back
 }
 
-// Looks again soon.
+// Looks again soon. One thread that does is enough: the others would only take time from those that work.
 void Executor::linger(std::unique_lock<std::mutex>& lock, Clock::duration time) {
+  if (lingering_ > 0) {
+    ++resting_;
+    work_.wait_for(lock, kGlance, [&] { return stop_ || !queue_.empty() || lingering_ == 0; });
+    --resting_;
+    return;
+  }
   ++lingering_;
   work_.wait_for(lock, time, [&] { return stop_ || !queue_.empty(); });
   --lingering_;

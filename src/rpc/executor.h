@@ -94,7 +94,8 @@ class Executor {
   std::vector<std::thread> threads_;
   std::atomic<size_t> count_{0};
   size_t idle_ = 0;
-  size_t lingering_ = 0;                           // of those
+  size_t lingering_ = 0;                           // of those, looks from time to time who polls
+  size_t resting_ = 0;                             // of those, leave that to it
   size_t waiting_ = 0;                             // asleep until something changes
   Clock::time_point moved_;                        // when a thread that slept in the link last had something to do
   std::atomic<int64_t> led_{0};                    // when somebody last polled

@@ -57,9 +57,12 @@ void FutureCore::on_done(std::function<void()> f) {
 
 void FutureCore::on_done_elsewhere(std::function<void()> f) {
   auto agent = Agent::find();
-  on_done([agent = std::weak_ptr(agent), context = context(), f = std::move(f)]() mutable {
-    auto run = [context = std::move(context), f = std::move(f)] {
+  Running call = running() ? *running() : Running();
+  on_done([agent = std::weak_ptr(agent), call, context = context(), f = std::move(f)]() mutable {
+    auto run = [agent, call, context = std::move(context), f = std::move(f)] {
       ContextGuard guard(context);
+      auto alive = agent.lock();  // as long as caller() may ask it
+      RunningGuard still(alive && alive.get() == call.agent ? &call : nullptr);
       f();
     };
     auto alive = agent.lock();

@@ -174,6 +174,51 @@ TEST_P(RpcFutures, Cancel) {
   });
 }
 
+// A coroutine is the same call after it has waited, on whatever thread it goes on.
+rpc::Promise<int64_t>& pause() {
+  static rpc::Promise<int64_t> promise;
+  return promise;
+}
+rpc::Future<std::pair<std::string, bool>> callers_after_a_wait() {
+  co_await rpc::async<&twice>(rpc::caller(), 1);
+  bool cancelled = rpc::cancelled();
+  co_return std::pair(rpc::caller().name, cancelled);
+}
+std::atomic<int> was_cancelled{-1};
+void begin_pause() {  // processes are forked from where threads had theirs
+  pause() = rpc::Promise<int64_t>();
+  was_cancelled = -1;
+}
+void end_pause() { pause().set(1); }
+rpc::Future<> look_after_a_pause() {
+  begun = true;
+  co_await pause().future();
+  was_cancelled = rpc::cancelled();
+}
+bool found_cancelled() {
+  auto until = std::chrono::steady_clock::now() + 20s;
+  while (was_cancelled < 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  return was_cancelled == 1;
+}
+
+TEST_P(RpcFutures, CoroutinesKnowTheirCallerAndThatTheyAreCancelled) {
+  drive(3, [] {
+    std::pair<std::string, bool> found = rpc::sync<&callers_after_a_wait>("worker1");
+    EXPECT_EQ(found.first, "worker0");
+    EXPECT_FALSE(found.second);
+    rpc::sync<&has_begun>("worker2", true);
+    rpc::sync<&begin_pause>("worker2");
+    auto call = rpc::async<&look_after_a_pause>("worker2");
+    EXPECT_TRUE(rpc::sync<&has_begun>("worker2", false));
+    EXPECT_TRUE(call.cancel());
+    rpc::sync<&end_pause>("worker2");
+    EXPECT_TRUE(rpc::sync<&found_cancelled>("worker2"));
+    // What follows a future of this worker's own is no part of any call.
+    auto no_call = rpc::async<&twice>("worker1", 2).then([](int64_t) { return rpc::caller().name; });
+    EXPECT_THROW(no_call.wait(), ValueError);
+  });
+}
+
 TEST(RpcPromise, SettlesOnceFromAnyThread) {
   rpc::Promise<int> promise;
   auto doubled = promise.future().then([](int x) { return 2 * x; });

@@ -9,6 +9,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +38,7 @@ struct Round {
   int victim;
   useconds_t after;  // microseconds
   bool early;        // counted from before the session
-  int64_t size;      // of tensors: large ones are lent, small ones copied
+  int64_t size;      // of tensors: the largest are lent, the others copied through a ring
 };
 
 Tensor weight(int64_t size) { return full({size}, rank() + 1.0).requires_grad_(); }
@@ -206,7 +207,7 @@ int main(int argc, char** argv) {
   int kills = 0, failures = 0, passes = 0, crashes = 0, by_role[kWorkers] = {};
   while (seconds > 0 ? Clock::now() < end : kills < rounds) {
     Round round{static_cast<int>(random() % kWorkers), static_cast<useconds_t>(random() % 30000), random() % 4 == 0,
-                random() % 4 == 0 ? 20000 : 5};
+                std::array<int64_t, 4>{5, 5, 20000, 50000}[random() % 4]};
     failures += run(round, transport, passes, crashes) ? 0 : 1;
     ++by_role[round.victim];
     ++kills;

@@ -167,7 +167,7 @@ void Registry::release_everywhere(ContextId id, const std::exception_ptr& error)
   uint64_t oldest = this->oldest();
   ContextGuard guard(context_);
   for (int rank : part->involved()) try {
-      if (rank != rank_) (void)rpc::async<&release_context>(rank, id, oldest, why);
+      if (rank != rank_) (void)ask<&release_context>(rank, id, oldest, why);
     } catch (const Error&) {  // the session is over, and so is all that it had
     }
 }

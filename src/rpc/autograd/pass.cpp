@@ -43,6 +43,33 @@ std::chrono::nanoseconds Pass::timeout() const {
   return agent && agent->timeout() == head_.timeout ? std::chrono::nanoseconds() : head_.timeout;
 }
 
+/// Gradients on their way to a worker of this process.
+class Pass::Errand {
+ public:
+  Errand(std::weak_ptr<Pass> pass, int peer, std::string key, TensorList gradients)
+      : pass_(std::move(pass)), peer_(peer), key_(std::move(key)), gradients_(std::move(gradients)) {}
+  void run() {
+    if (begun_.exchange(true)) return;
+    TensorList gradients = std::move(gradients_);
+    auto pass = pass_.lock();
+    if (!pass || pass->ended()) return;  // who would have got them hears that it has failed
+    ContextGuard guard(context_);
+    try {
+      pass->carry(peer_, key_, gradients, true);
+    } catch (...) {
+      pass->took(std::current_exception());
+    }
+  }
+
+ private:
+  const std::weak_ptr<Pass> pass_;
+  const int peer_;
+  const std::string key_;
+  TensorList gradients_;
+  const tutti::Context context_ = tutti::context();  // of who sends them
+  std::atomic<bool> begun_{false};
+};
+
 // ---- The first half
 
 // All that can be reached and has not been. Where it came from elsewhere, there is more to see.
@@ -143,6 +170,7 @@ void Pass::proceed() {
     seen = wanted_.load();
     step();
   } while (wanted_.fetch_sub(seen) != seen);
+  run_errands();
 }
 
 void Pass::step() {
@@ -196,11 +224,34 @@ void Pass::send_back(const ReceiveNode& node, TensorList gradients) {
     ++on_their_way_;
   }
   ContextGuard guard(outside(tutti::context()));
-  auto sent =
-      rpc::async<&take_gradients>({node.peer(), timeout(), where_}, part_->id, head_.number, node.key(), gradients);
+  auto errand = std::make_shared<Errand>(weak_from_this(), node.peer(), node.key(), gradients);
+  auto agent = agent_.lock();
+  if (!agent || !agent->post_to(agent->number_of(rpc::To(node.peer())), [errand] { errand->run(); }))
+    return carry(node.peer(), node.key(), gradients, false);
+  std::lock_guard lock(mutex_);
+  if (!ended_) errands_.push_back(std::move(errand));
+}
+
+void Pass::carry(int peer, const std::string& key, const TensorList& gradients, bool here) {
+  rpc::To to(peer, timeout(), where_);
+  auto sent = here ? ask<&take_gradients>(to, part_->id, head_.number, key, gradients)
+                   : rpc::async<&take_gradients>(to, part_->id, head_.number, key, gradients);
   sent.core()->on_done([self = weak_from_this(), core = sent.core()] {
     if (auto pass = self.lock()) pass->took(core->error());
   });
+}
+
+void Pass::run_errands() {
+  while (true) {
+    std::shared_ptr<Errand> errand;
+    {
+      std::lock_guard lock(mutex_);
+      if (errands_.empty()) return;
+      errand = std::move(errands_.back());
+      errands_.pop_back();
+    }
+    errand->run();
+  }
 }
 
 void Pass::took(const std::exception_ptr& error) {
@@ -229,6 +280,7 @@ void Pass::abort(const std::exception_ptr& error) {
 void Pass::end(const std::exception_ptr& error) {
   std::shared_ptr<GraphTask> task;
   std::unordered_map<std::string, Ref<SendNode>> expected;
+  std::vector<std::shared_ptr<Errand>> errands;
   tutti::Context context;
   {
     std::lock_guard lock(mutex_);
@@ -236,6 +288,7 @@ void Pass::end(const std::exception_ptr& error) {
     ended_ = true;
     task.swap(task_);
     expected.swap(expected_);
+    errands.swap(errands_);
     std::swap(context, context_);
     visited_.clear();
     reached_.clear();

@@ -12,6 +12,11 @@
 // dies before its gradients were taken has not answered, and the pass fails.
 //
 // Gradients may arrive before that call does, and after the pass has failed.
+//
+// Note [Errands]
+// Where the other worker is a thread of this process, waking one of its threads takes as long as a small layer. So its
+// gradients are an errand, which one of its threads is asked to do, while this worker goes on with what it can; when
+// there is nothing left of that, it does itself what nobody has begun.
 #pragma once
 
 #include <optional>
@@ -55,7 +60,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
  private:
   using Marks = std::map<int, std::vector<std::string>>;  // keys, by the rank to tell
+  class Errand;                                           // Note [Errands]
   void explore(Node* from, Marks& marks);
+  void carry(int peer, const std::string& key, const TensorList& gradients, bool here);
+  void run_errands();
   rpc::Future<std::vector<int>> tell(const Marks& marks);
   void step();
   void took(const std::exception_ptr& error);
@@ -77,9 +85,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::unordered_set<const ReceiveNode*> reached_;  // which have not sent yet
   std::unordered_map<std::string, Ref<SendNode>> expected_;
   std::unordered_set<std::string> arrived_;
-  size_t on_their_way_ = 0;          // gradients that were sent and not yet taken
-  bool through_ = false;             // the task is
-  std::atomic<uint32_t> wanted_{0};  // times that there was something new, since it was looked
+  size_t on_their_way_ = 0;                       // gradients that were sent and not yet taken
+  bool through_ = false;                          // the task is
+  std::vector<std::shared_ptr<Errand>> errands_;  // some of which have begun
+  std::atomic<uint32_t> wanted_{0};               // times that there was something new, since it was looked
 };
 
 /// Calls a function of those below that returns at once. Where the other worker is a thread of this process, this
