@@ -27,9 +27,9 @@ namespace tutti::memory {
 namespace {
 
 constexpr size_t kAlign = 64;
-constexpr size_t kLarge = size_t{32} << 10;  // below: per-thread lists; from here on: the shared cache
-constexpr size_t kHuge = size_t{2} << 20;    // from here: huge pages are asked for
-constexpr size_t kKeep = size_t{2} << 20;    // bytes that a thread keeps in its lists
+constexpr size_t kLarge = size_t{32} << 10;                 // below: per-thread lists; from here on: the shared cache
+constexpr size_t kHuge = size_t{2} << 20;                   // from here: huge pages are asked for
+[[maybe_unused]] constexpr size_t kKeep = size_t{2} << 20;  // bytes that a thread keeps in its lists
 
 // A counter that many threads change: each adds to a cell of its own cache line.
 struct alignas(64) Cell {
