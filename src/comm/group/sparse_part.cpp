@@ -138,7 +138,12 @@ void SparsePart::lay_out() {
   sizes[0] = static_cast<int64_t>(all_.size());
   values = zeros(sizes, {.dtype = x_.dtype(), .device = x_.device()});
   if (rows_.empty()) return;
-  for (int64_t& r : rows_) r = std::lower_bound(all_.begin(), all_.end(), r) - all_.begin();
+  for (int64_t& r : rows_) {
+    auto it = std::lower_bound(all_.begin(), all_.end(), r);
+    check<MismatchError>(it != all_.end() && *it == r, kName,
+                         "ranks disagree: row {} of this rank is not among those that came from all ranks", r);
+    r = it - all_.begin();
+  }
   values.index_copy_(0, tensor(rows_, kNumbers), mine_.values());
 }
 
