@@ -146,7 +146,7 @@ double heard_of(const std::string& worker, const std::function<void()>& f) {
     double now = seconds();
     if (std::string(e.what()).find("'" + worker + "'") != std::string::npos) return now - deaths->died;
   }
-  return NAN;
+  return INFINITY;
 }
 
 double death(const std::string& worker, bool in_backward) {
@@ -165,7 +165,7 @@ void report_deaths(bool in_backward, int worlds) {
   deaths = new (memory) Deaths{};
   std::vector<double> times;
   for (int w = 0; w < worlds; ++w) {
-    std::fill_n(deaths->heard, kVictims, NAN);
+    std::fill_n(deaths->heard, kVictims, INFINITY);
     try {
       spawn_processes(kVictims + 1,
                       [&] {
@@ -180,8 +180,7 @@ void report_deaths(bool in_backward, int worlds) {
     times.insert(times.end(), deaths->heard, deaths->heard + kVictims);
   }
   ::munmap(memory, sizeof(Deaths));
-  // A NaN is worse than any.
-  std::sort(times.begin(), times.end(), [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; });
+  std::sort(times.begin(), times.end());
   report({.name = in_backward ? "death_backward_shm" : "death_shm",
           .value = times.back() * 1e3,
           .unit = "ms",

@@ -9,9 +9,23 @@
 
 namespace tutti {
 
+/// A hook that only takes the gradient that has come (DDP's). It writes nothing that a backward pass reads and leaves
+/// the leaf as it is, so that a pass with such hooks can be a graph.
+struct TakesGradient {
+  std::function<void()> take;
+  void operator()(const Tensor&) const { take(); }
+};
+
 struct LeafHooks {
   HookList<Tensor(const Tensor&)> before;  // may change the gradient
   HookList<void(const Tensor&)> accumulated;
+
+  bool only_take() const {
+    bool only = true;
+    before.each([&](auto&) { only = false; });
+    accumulated.each([&](auto& hook) { only = only && hook.template target<TakesGradient>(); });
+    return only;
+  }
 };
 
 struct Retained {

@@ -1,8 +1,9 @@
 // Whole backward passes as graphs.
 #include <algorithm>
-#include <unordered_set>
+#include <optional>
 
 #include "autograd/engine.h"
+#include "autograd/meta.h"
 #include "base/check.h"
 #include "graph/keys.h"
 #include "graph/leave.h"
@@ -19,8 +20,9 @@ using graph::Input;
 // the graph. A node that cannot say what it is (a custom Function, a node or leaf with hooks) is a step of the graph
 // that calls the node itself, so hooks may be others each time and see what they would have seen. Hooks on leaves are
 // where DDP averages: its collectives begin as gradients come, and the graph runs as an engine's pass does, so that the
-// end of it is known (after_backward). They may write their leaf, whose other readers keep their places. But one that
-// writes or frees what else the graph reads (FSDP's) needs all nodes where they were: such passes run as usual.
+// end of it is known (after_backward). Other hooks on leaves may write anything that the pass reads, this time or the
+// next (an optimizer that steps there, FSDP's that frees), which needs all nodes where they were: such passes run as
+// usual.
 namespace {
 
 struct Pass {
@@ -29,7 +31,6 @@ struct Pass {
   TensorList kept;
   std::unordered_map<const Node*, int64_t> hosts;
   bool whole = true;  // nothing in it that only a pass of its own can run
-  bool leaf_hooks = false;
 };
 
 std::vector<Ref<Node>> reachable(const Ref<Node>& root) {
@@ -76,7 +77,10 @@ Pass describe_pass(const Ref<Node>& root) {
       pass.kept.resize(before);
       pass.hosts[&node] = static_cast<int64_t>(k);
       pass.key += "host " + node.name();
-      pass.leaf_hooks = pass.leaf_hooks || dynamic_cast<AccumulateNode*>(&node);
+      if (auto* leaf = dynamic_cast<AccumulateNode*>(&node)) {
+        LeafHooks* hooks = leaf_hooks(leaf->leaf(), false);
+        pass.whole = pass.whole && (!hooks || hooks->only_take());
+      }
       // A compiled function that has not been differentiated yet is about to be.
       pass.whole = pass.whole && !dynamic_cast<graph::CompiledNode*>(&node);
     }
@@ -96,11 +100,11 @@ struct CompiledBackward::State {
   struct Captured {
     graph::Program program;
     std::vector<std::pair<Input, bool>> gradients;
-    std::vector<std::string> facts;  // what the pass was like, for people
+    std::unordered_map<int64_t, std::vector<std::optional<graph::Type>>> gave;  // what hosts gave; none: no gradient
+    std::vector<std::string> facts;                                             // what the pass was like, for people
   };
   std::unordered_map<std::string, std::vector<std::shared_ptr<Captured>>> graphs;
   std::vector<std::shared_ptr<Captured>> order;
-  std::unordered_set<std::string> refused;  // passes that cannot be graphs
   CompileStats stats;
   graph::Leaver leaver;
 
@@ -129,10 +133,6 @@ struct CompiledBackward::State {
       }
       text += fmt::format("graph {}: {}\n", k, reason);
     }
-    if (!refused.empty())
-      text += fmt::format(
-          "{} forms of pass run uncompiled: a hook on a leaf, or on the way, writes or frees what others use\n",
-          refused.size());
     return text;
   }
   // Before a pass that has no graph yet.
@@ -145,10 +145,12 @@ struct CompiledBackward::State {
                      options.name, options.limit, explain_locked());
   }
 
-  // Where many were, those like them are not even tried.
-  bool is_refused(const Pass& pass) {
+  void forget(const std::string& key) {
     std::lock_guard lock(mutex);
-    return pass.leaf_hooks && (refused.count(pass.key) > 0 || static_cast<int64_t>(refused.size()) >= options.limit);
+    auto it = graphs.find(key);
+    if (it == graphs.end()) return;
+    for (const auto& captured : it->second) std::erase(order, captured);
+    graphs.erase(it);
   }
   std::shared_ptr<Captured> find(const std::string& key, const TensorList& arguments) {
     std::lock_guard lock(mutex);
@@ -176,12 +178,12 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   Pass pass = describe_pass(edge.node);
   bool plain = pass.whole && !(context().modes & (kTraceMode | kAnomalyMode));
   for (const auto& node : pass.nodes) plain = plain && node->device == pass.nodes[0]->device;
-  auto run_uncompiled = [&] {
+  if (!plain) {
     root.backward(gradient);
     std::lock_guard lock(state_->mutex);
     ++state_->stats.fallbacks;
-  };
-  if (!plain) return run_uncompiled();
+    return;
+  }
   check<GradError>(gradient.defined() || root.numel() == 1, "CompiledBackward",
                    "{} is not a scalar: pass the gradient to start from", root);
   TensorList arguments{gradient.defined() ? gradient.detach() : ones_like(root).detach()};
@@ -191,14 +193,31 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
   append_sharing(pass.key, arguments);
   pass.key += fmt::format(" {} {}", edge.output, static_cast<const void*>(context().sink));
 
-  if (state_->is_refused(pass)) return run_uncompiled();
-
+  uint32_t autocast = context().modes & kAutocastMode;
   if (auto captured = state_->find(pass.key, arguments)) {
     graph::Host host = [&](int64_t which, TensorList& outputs, TensorList& inputs) {
       GradientBuffer out(outputs.size()), in(inputs.size());
       for (size_t i = 0; i < outputs.size(); ++i) out[i] = std::move(outputs[i]);
-      run_node(*pass.nodes[static_cast<size_t>(which)], out, in);
-      for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = in[i];
+      Node& node = *pass.nodes[static_cast<size_t>(which)];
+      {
+        ModeGuard modes(autocast, 0);
+        run_node(node, out, in);
+      }
+      const auto& gave = captured->gave.at(which);
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        inputs[i] = in[i];
+        if (in[i].defined() == gave[i].has_value()) continue;
+        if (in[i].defined()) {
+          state_->forget(pass.key);
+          fail<GradError>(
+              "CompiledBackward",
+              "'{}' gives a gradient for its input {} where it gave none when this pass was captured, so what "
+              "follows is not in the graph (leaves that come before may have got theirs): run passes that "
+              "differ so by backward()",
+              node.name(), i);
+        }
+        inputs[i] = zeros(gave[i]->sizes, {.dtype = gave[i]->dtype, .device = gave[i]->device});
+      }
     };
     TensorList given;
     for (const Input& in : captured->program.graph->inputs)
@@ -229,13 +248,8 @@ void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) co
     task.add_root(edge, arguments[0]);
     task.run();
   });
-  if (pass.leaf_hooks && recorder.hosts_change_inputs()) {
-    std::lock_guard lock(state_->mutex);
-    state_->refused.insert(pass.key);
-    ++state_->stats.fallbacks;
-    return;
-  }
   Graph graph = finish_graph(recorder);
+  captured->gave = std::move(recorder.gave);
   for (auto& [value, present] : recorder.gradients()) captured->gradients.emplace_back(*graph.input_of(value), present);
   captured->program = graph::make_program(std::move(graph), {state_->options.backend, state_->options.exact});
   {

@@ -138,15 +138,12 @@ class CompiledFunction {
     auto lost = [](const Entry& entry) {
       return std::any_of(entry.lasting.begin(), entry.lasting.end(), [](const auto& lasts) { return !lasts(); });
     };
-    Restless& mine = restless_[context().rank];
-    bool any = false;
-    for (const auto& entry : entries_.order()) {
-      if (!lost(*entry)) continue;
-      any = true;
-      ++mine.lost;
-      mine.last = entry->outside;
+    // Whichever rank finds it: each loses its own.
+    for (const auto& entry : entries_.forget(lost)) {
+      Restless& of = restless_[entry->rank];
+      ++of.lost;
+      of.last = entry->outside;
     }
-    if (any) entries_.forget(lost);
   }
   bool is_restless() {
     std::lock_guard lock(mutex_);

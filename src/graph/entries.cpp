@@ -1,6 +1,7 @@
 #include "graph/entries.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "graph/symbolic.h"
 
@@ -62,15 +63,24 @@ void Entries::add_traced(const std::string& key, const std::optional<std::string
   std::erase_if(entries_, [](auto& keyed) { return keyed.second.empty(); });
 }
 
-void Entries::forget(const std::function<bool(const Entry&)>& lost) {
-  auto drop = [&](auto& list) { std::erase_if(list, [&](const auto& entry) { return lost(*entry); }); };
-  for (const auto& entry : order_) forms_ -= entry->is_form && lost(*entry);
+std::vector<std::shared_ptr<Entry>> Entries::forget(const std::function<bool(const Entry&)>& lost) {
+  // Asked once of each: others may be losing more at this moment.
+  std::vector<std::shared_ptr<Entry>> traced;
+  std::unordered_set<const Entry*> gone;
+  for (const auto& entry : order_)
+    if (lost(*entry) && gone.insert(entry.get()).second) traced.push_back(entry);
+  for (const auto& [key, entry] : fitted_)
+    if (lost(*entry)) gone.insert(entry.get());
+  if (gone.empty()) return traced;
+  auto drop = [&](auto& list) { std::erase_if(list, [&](const auto& entry) { return gone.count(entry.get()) > 0; }); };
+  for (const auto& entry : traced) forms_ -= entry->is_form;
   drop(order_);
   for (auto* map : {&entries_, &families_}) {
     for (auto& [key, list] : *map) drop(list);
     std::erase_if(*map, [](auto& keyed) { return keyed.second.empty(); });
   }
-  std::erase_if(fitted_, [&](const auto& fitted) { return lost(*fitted.second); });
+  std::erase_if(fitted_, [&](const auto& fitted) { return gone.count(fitted.second.get()) > 0; });
+  return traced;
 }
 
 void Entries::add_fitted(const std::string& key, std::shared_ptr<Entry> entry) {

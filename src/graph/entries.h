@@ -25,8 +25,8 @@ class Entries {
   void add_traced(const std::string& key, const std::optional<std::string>& family, std::shared_ptr<Entry> entry,
                   bool known);
   void add_fitted(const std::string& key, std::shared_ptr<Entry> entry);
-  /// As if these had never been.
-  void forget(const std::function<bool(const Entry&)>& lost);
+  /// As if these had never been; gives those of them that were traced.
+  std::vector<std::shared_ptr<Entry>> forget(const std::function<bool(const Entry&)>& lost);
 
   /// Traced, in the order in which they came.
   const std::vector<std::shared_ptr<Entry>>& order() const { return order_; }

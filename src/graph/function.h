@@ -75,6 +75,7 @@ struct Entry {
     static std::atomic<uint64_t> next = 0;
     return ++next;
   }();
+  const int rank = context().rank;  // whose call was traced
   std::string name;
   std::vector<std::string> facts;  // what the guards say, for people
   std::vector<Result> results;

@@ -274,22 +274,16 @@ bool Recorder::node(tutti::Node& node, std::span<Tensor> outputs, std::span<Tens
   }
   {
     ModeGuard off(0, kTraceMode);
-    auto before = states_of_inputs();
     run();
-    note_changes(before);
   }
   std::lock_guard lock(mutex_);
-  // A leaf's hooks may write it (an optimizer that steps in backward): whoever reads it stays on its side of them.
-  if (auto* leaf = dynamic_cast<AccumulateNode*>(&node))
-    if (auto memory = memories_.find(versioned_storage(impl(leaf->leaf()))); memory != memories_.end()) {
-      host.outputs = {memory->second.values[0]};
-      host.writes = 1;
-    }
   graph_.nodes.push_back(std::move(host));
   auto producer = static_cast<int32_t>(graph_.nodes.size() - 1);
   // What comes out is this node's, though it may be what went in: the next time it may be something else.
+  auto& given = gave[which->second];
   for (Tensor& g : inputs) {
     if (g.defined()) g = make_alias(g);
+    given.push_back(g.defined() ? std::optional(type_of(g)) : std::nullopt);
     ValueId v = graph_.add_value(g.defined() ? type_of(g) : Type{}, kNone, producer);
     graph_.nodes.back().outputs.push_back(v);
     if (!g.defined()) continue;
@@ -300,28 +294,6 @@ bool Recorder::node(tutti::Node& node, std::span<Tensor> outputs, std::span<Tens
     memories_[versioned_storage(impl(g))].values = {v};
   }
   return true;
-}
-
-std::vector<std::pair<uint64_t, size_t>> Recorder::states_of_inputs() const {
-  std::vector<std::pair<uint64_t, size_t>> states;
-  for (const Met& m : met_) {
-    const Storage* s = versioned_storage(impl(m.tensor));
-    states.emplace_back(s ? m.tensor.version() : 0, s ? s->bytes : 0);
-  }
-  return states;
-}
-
-void Recorder::note_changes(const std::vector<std::pair<uint64_t, size_t>>& before) {
-  auto now = states_of_inputs();
-  for (size_t i = 0; i < before.size() && !hosts_change_inputs_; ++i) {
-    if (now[i] == before[i]) continue;
-    const Tensor& changed = met_[i].tensor;
-    bool leaf = std::any_of(hosts.begin(), hosts.end(), [&](const auto& host) {
-      auto* node = dynamic_cast<const AccumulateNode*>(host.first);
-      return node && node->leaf().shares_storage(changed);
-    });
-    hosts_change_inputs_ = !leaf || now[i].second != before[i].second;
-  }
 }
 
 void Recorder::made(const Tensor& t) {

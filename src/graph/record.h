@@ -65,10 +65,9 @@ class Recorder final : public NestedTracer {
 
   /// Of a whole backward pass: the nodes that are to be called each time, by their number.
   std::unordered_map<const tutti::Node*, int64_t> hosts;
+  std::unordered_map<int64_t, std::vector<std::optional<Type>>> gave;  // by the number in `hosts`
   bool node(tutti::Node& node, std::span<Tensor> outputs, std::span<Tensor> inputs,
             const std::function<void()>& run) override;
-  /// Whether one of them has written an input, other than a leaf that has hooks itself, or changed its memory's size.
-  bool hosts_change_inputs() const { return hosts_change_inputs_; }
 
   bool call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
             std::span<Tensor> outputs) override;
@@ -95,8 +94,6 @@ class Recorder final : public NestedTracer {
   };
   enum class Use { read, write, view };
 
-  std::vector<std::pair<uint64_t, size_t>> states_of_inputs() const;  // versions and sizes
-  void note_changes(const std::vector<std::pair<uint64_t, size_t>>& before);
   ValueId resolve(const Tensor& x, Use use);
   ValueId find_saved(const Tensor& x);
   ValueId find_alias(const Tensor& x, Memory& memory);
@@ -126,7 +123,7 @@ class Recorder final : public NestedTracer {
   std::vector<Met> met_;
   std::vector<std::shared_ptr<const Outside>> outside_;
   std::shared_ptr<Generator> generator_;
-  bool drew_random_ = false, met_twice_ = false, hosts_change_inputs_ = false;
+  bool drew_random_ = false, met_twice_ = false;
   uint64_t first_node_ = 0;  // nodes up to this number were there before
 };
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "autograd/engine.h"
+#include "autograd/meta.h"
 #include "base/check.h"
 #include "comm/group/call.h"
 #include "nn/visit.h"
@@ -69,9 +70,9 @@ std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions&
   // Hooks and joins know the reducer while it lives, and do not keep it alive.
   for (size_t i = 0; i < reducer->entries_.size(); ++i)
     reducer->hooks_.push_back(
-        reducer->entries_[i].parameter.register_post_accumulate_hook([weak = std::weak_ptr(reducer), i](const Tensor&) {
+        reducer->entries_[i].parameter.register_post_accumulate_hook(TakesGradient{[weak = std::weak_ptr(reducer), i] {
           if (auto self = weak.lock()) self->accumulated(i);
-        }));
+        }}));
   {
     std::lock_guard lock(owners().mutex);
     for (const Entry& e : reducer->entries_) owners().numbers.emplace(e.parameter.impl(), reducer->number_);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kOperation = "rpc";
 thread_local const Running* current_call = nullptr;
+thread_local bool waits_for_credit = true;
 
 /// What an error is on its way: class, text.
 Message failure_message(const std::exception_ptr& error) {
@@ -73,6 +74,8 @@ std::string Pending::where(const char* file, unsigned line, const std::string& m
 const Running* running() { return current_call; }
 RunningGuard::RunningGuard(const Running* call) : outer_(std::exchange(current_call, call)) {}
 RunningGuard::~RunningGuard() { current_call = outer_; }
+NoWaitForCredit::NoWaitForCredit() : outer_(std::exchange(waits_for_credit, false)) {}
+NoWaitForCredit::~NoWaitForCredit() { waits_for_credit = outer_; }
 
 std::shared_ptr<Agent> Agent::find() {
   auto world = std::static_pointer_cast<comm::RankGroup>(context().world);
@@ -128,7 +131,7 @@ std::exception_ptr Agent::loss(int peer, const Pending& p) const {
 
 // Whoever is itself being called does not wait: the calls that it would wait for may wait for it.
 void Agent::await_credit(const CallPlan& plan, size_t bytes, Clock::time_point deadline) {
-  if (current_call) return;
+  if (current_call || !waits_for_credit) return;
   while (true) {
     auto less = std::make_shared<FutureCore>();
     {
@@ -403,7 +406,8 @@ void Agent::complete(Message message) {
 bool Agent::is_cancelled(int from, uint64_t number) const {
   std::lock_guard lock(mutex_);
   auto it = running_.find({from, number});
-  return it == running_.end() || it->second || peers_[static_cast<size_t>(from)].lost;
+  // One that is not there has been answered: what its handler has left behind goes on.
+  return (it != running_.end() && it->second) || peers_[static_cast<size_t>(from)].lost;
 }
 
 // ---- Calls of others

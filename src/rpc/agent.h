@@ -186,6 +186,19 @@ struct Running {
 };
 const Running* running();
 /// Inside, it is running this one.
+/// While it lives, calls of this thread do not wait until the callee has done some of those before: it may be this
+/// thread that is to do them.
+class NoWaitForCredit {
+ public:
+  NoWaitForCredit();
+  ~NoWaitForCredit();
+  NoWaitForCredit(const NoWaitForCredit&) = delete;
+  NoWaitForCredit& operator=(const NoWaitForCredit&) = delete;
+
+ private:
+  const bool outer_;
+};
+
 class RunningGuard {
  public:
   explicit RunningGuard(const Running* call);

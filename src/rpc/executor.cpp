@@ -112,7 +112,9 @@ void Executor::take(std::unique_lock<std::mutex>& lock) {
   queued_.store(queue_.size(), std::memory_order_relaxed);
   // What one thread has found it can often do faster than wake others for it; if not, they come.
   if (!queue_.empty() && (idle_ == 0 || !found_ || Clock::now() - *found_ > kPatience)) rouse();
-  if (resting_ > 0 && lingering_ == 0) work_.notify_one();
+  // Nor may all that are idle sleep long when nobody polls.
+  bool unpolled = link_ && !leading_ && idle_ > 0 && looking_.load() == 0;
+  if (lingering_ == 0 && (resting_ > 0 || unpolled)) work_.notify_one();
   // Somebody must be there to poll while it runs.
   if (link_ && idle_ == 0 && threads_.size() < most_) start_thread();
   lock.unlock();

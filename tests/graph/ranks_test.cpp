@@ -237,5 +237,34 @@ TEST_P(CompiledRanks, PassesThroughShardedModulesRunAsUsual) {
                    {});
 }
 
+// Graphs that ranks have lost with their hooks are each rank's own: all go on compiling at the same call.
+TEST(CompiledThreads, HooksComeToRestOnAllRanksAtOnce) {
+  std::vector<std::unique_ptr<nn::Linear>> nets;
+  for (int i = 0; i < 2; ++i) {
+    manual_seed(1);
+    nets.push_back(std::make_unique<nn::Linear>(4, 4));
+  }
+  auto f = compile([&](const Tensor& x) {
+    Tensor y = (*nets[static_cast<size_t>(rank())])(x);
+    return fn::all_reduce(y) * fn::all_reduce(x.sin());
+  });
+  spawn_ranks(2, [&] {
+    NoGrad guard;
+    auto& net = *nets[static_cast<size_t>(rank())];
+    auto times = [](double k) {
+      return [k](nn::ModuleBase&, const TensorList&, TensorList& out) { out[0] = out[0] * k; };
+    };
+    for (int i = 0; i < 4; ++i) {
+      HookHandle hook = net.register_forward_hook(times(2));
+      f(full({3, 4}, 0.1 * i));
+      hook.remove();
+      barrier();
+    }
+    net.register_forward_hook(times(3));
+    for (int i = 0; i < 6; ++i) f(full({3, 4}, 0.1 * i));
+  });
+  EXPECT_GT(f.stats().runs, 0);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -411,5 +411,39 @@ TEST_P(DistAutograd, TheSameBitsAsWithoutWorkers) {
   });
 }
 
+Tensor doubled(const Tensor& x) { return x * 2; }
+void be_busy() { std::this_thread::sleep_for(100ms); }
+void take(const Tensor&) {}
+
+// Gradients that a worker's only thread takes over must not wait there until it has done calls that come after them.
+TEST_P(DistAutograd, GradientsDoNotWaitForCallsBehindThem) {
+  drive(2,
+        [] {
+          tutti::Context outside = tutti::context();
+          Context context;
+          Tensor v = ones({4}).requires_grad_() * 5, x = ones({65'536}).requires_grad_();
+          v.register_hook([](const Tensor& g) {
+            std::this_thread::sleep_for(200ms);
+            return g;
+          });
+          Tensor z = rpc::sync<&doubled>("worker1", x) * 3;
+          z.register_hook([&](const Tensor& g) {
+            ContextGuard guard(outside);
+            (void)rpc::async<&be_busy>("worker1");
+            std::this_thread::sleep_for(10ms);
+            return g;
+          });
+          std::thread other([&] {
+            ContextGuard guard(outside);
+            std::this_thread::sleep_for(50ms);
+            rpc::sync<&take>("worker1", ones({220'000}));
+          });
+          backward(context, {z.sum() + v.sum()});
+          other.join();
+          EXPECT_EQ(get_gradients(context).at(x).sum().item<double>(), 6 * 65'536);
+        },
+        {.timeout = 20s, .threads = 1, .max_bytes = 1 << 20});
+}
+
 }  // namespace
 }  // namespace tutti::test::of_autograd

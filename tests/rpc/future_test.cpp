@@ -236,6 +236,28 @@ TEST(RpcPromise, SettlesOnceFromAnyThread) {
   never.future().wait();
 }
 
+std::atomic<int> left_behind{-1};
+int64_t later(int64_t x) {
+  std::this_thread::sleep_for(30ms);
+  return x;
+}
+int64_t leave_work_behind() {
+  left_behind = -1;
+  (void)rpc::async<&later>(0, 1).then([](int64_t) { left_behind = rpc::cancelled(); });
+  return 7;
+}
+int what_was_left() { return left_behind; }
+
+// A call that was answered was not cancelled.
+TEST_P(RpcFutures, WhatAHandlerLeavesBehindGoesOn) {
+  drive(2, [] {
+    EXPECT_EQ(rpc::sync<&leave_work_behind>(1), 7);
+    int seen = -1;
+    for (int i = 0; i < 1000 && (seen = rpc::sync<&what_was_left>(1)) < 0; ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(seen, 0);
+  });
+}
+
 // A future that nobody can settle any more ends, and does not keep who waits.
 TEST(RpcPromise, TheLastThatGoesEndsTheFuture) {
   rpc::Future<int> future, after;

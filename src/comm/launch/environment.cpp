@@ -467,7 +467,12 @@ struct Environment {
     auto me = find_starter();
     if (!me) return;
     worlds = make_worlds(*me);
-    handle = worlds.hosts ? make_handle(worlds.hosts, me->rank) : make_handle(worlds.local, me->rank);
+    try {
+      handle = worlds.hosts ? make_handle(worlds.hosts, me->rank) : make_handle(worlds.local, me->rank);
+    } catch (...) {  // nobody destroys this object: what the world has in /dev/shm would stay
+      if (worlds.local) worlds.local->ended();
+      throw;
+    }
   }
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;

@@ -21,8 +21,10 @@ std::unique_ptr<Wire> make_gloo_wire(int, int, const StorePtr&, const std::strin
 #include <gloo/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <netinet/in.h>
 #include <signal.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -37,6 +39,23 @@ constexpr size_t kFrame = 256 << 10;  // bytes of a message that go at once
 constexpr const char* kOutOfOrder = "it sent a part of a message that cannot be";
 // Gloo closes a connection for good when something takes longer, so nothing does: times are kept by the world.
 constexpr auto kForever = std::chrono::hours(24 * 365);
+
+// Gloo's rule for who of two connects, and who waits for that. Its addresses begin with those of the system.
+bool other_connects(const char* mine, const char* theirs, size_t length) {
+  sockaddr_storage a{}, b{};
+  std::memcpy(&a, mine, std::min(length, sizeof a));
+  std::memcpy(&b, theirs, std::min(length, sizeof b));
+  auto order = [](const auto& host_a, const auto& host_b, int port_a, int port_b) {
+    int hosts = std::memcmp(&host_a, &host_b, sizeof host_a);
+    return hosts != 0 ? hosts : port_a - port_b;
+  };
+  if (a.ss_family == AF_INET) {
+    const auto &x = reinterpret_cast<const sockaddr_in&>(a), &y = reinterpret_cast<const sockaddr_in&>(b);
+    return order(x.sin_addr, y.sin_addr, x.sin_port, y.sin_port) < 0;
+  }
+  const auto &x = reinterpret_cast<const sockaddr_in6&>(a), &y = reinterpret_cast<const sockaddr_in6&>(b);
+  return order(x.sin6_addr, y.sin6_addr, x.sin6_port, y.sin6_port) < 0;
+}
 
 /// As gloo::rendezvous::Context, which has no way to be told that another rank will never come: one that finds no port
 /// any more, for example.
@@ -57,15 +76,22 @@ class Mesh final : public gloo::Context {
       mine.append(address.data(), length);
     }
     store.set(key(rank), mine);
-    // Who waits for another to connect is ended by that, as if they had.
-    std::stop_callback on_stop(stop, [this] { closeConnections(); });
+    // Who waits for another to connect is ended by that, as if they had. Only who waits: Gloo closes with a reset, and
+    // one that a rank meets while it accepts the connection ends that rank's process.
+    std::atomic<int> waits_for{-1};
+    std::stop_callback on_stop(stop, [&] {
+      if (int r = waits_for.load(); r >= 0) transportContext_->getPair(r)->close();
+    });
     for (int r = 0; r < size; ++r) {
       if (r == rank) continue;
       std::string theirs = store.get(key(r));
       auto at = static_cast<size_t>(rank > r ? rank - 1 : rank) * length;
       check<ConnectionError>(theirs.size() == mine.size(), "world", "rank {} says nonsense of where Gloo finds it", r);
+      auto own = static_cast<size_t>(r > rank ? r - 1 : r) * length;
+      if (other_connects(mine.data() + own, theirs.data() + at, length)) waits_for.store(r);
       if (!stop.stop_requested())
         transportContext_->getPair(r)->connect({theirs.data() + at, theirs.data() + at + length});
+      waits_for.store(-1);
       check<CancelledError>(!stop.stop_requested(), "world", "another rank has failed while the ranks met");
     }
   }

@@ -66,6 +66,9 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
     local_->check();
     throw;
   } catch (const Error& e) {
+    // The other end may be closed since that rank has heard of a failure that this one is about to hear of.
+    for (int k = 0; k < 100 && !failed(); ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    local_->check();
     fail(me, e.what());
     throw;
   }
@@ -164,7 +167,12 @@ void HostsWorld::keep(const std::stop_token& stop) {
       } catch (const Error&) {  // the next round says what is wrong
       }
     } catch (const CancelledError&) {
-      if (!failed()) return;
+      if (stop.stop_requested()) return;
+      // A failure that another process has begun to write down; if it died over that, watch() finishes it.
+      while (!failed() && !stop.stop_requested()) {
+        local_->watch();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
     } catch (const Error& e) {
       if (options_.server >= 0)
         local_->fail(options_.server, fmt::format("it cannot be reached any more: {}", e.what()), "RankFailure");

@@ -54,6 +54,7 @@ class Pass::Errand {
     auto pass = pass_.lock();
     if (!pass || pass->ended()) return;  // who would have got them hears that it has failed
     ContextGuard guard(context_);
+    rpc::detail::NoWaitForCredit whoever_runs_this;
     try {
       pass->carry(peer_, key_, gradients, true);
     } catch (...) {
