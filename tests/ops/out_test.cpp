@@ -170,6 +170,11 @@ TEST(OutForms, ShareMemoryWithArguments) {
   ValuesIndices refused{zeros({3}), zeros({3})};
   refused.indices = zeros({3}, boolean);
   EXPECT_THROW(kthvalue_out(refused, x, 1), DTypeError);
+  Tensor both = empty({3}, {i64});
+  ValuesIndices same{both, both}, half{Tensor(), empty({7}, {i64})};
+  EXPECT_THROW(median_out(same, arange(12).reshape({3, 4}), 1), ValueError);
+  EXPECT_THROW(median_out(half, arange(12).reshape({3, 4}), 1), ShapeError);
+  EXPECT_FALSE(half.values.defined());
   EXPECT_TRUE(equal(refused.values, zeros({3})));
 }
 

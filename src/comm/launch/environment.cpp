@@ -271,7 +271,7 @@ class MeetingPlace {
   /// This rank cannot go on: the others need not wait for it.
   void tell(const Error& e) try {
     view_.compare_and_set("failed", "", encode_failure({me_.rank, "RankFailure", e.what()}));
-    let_others_hear();
+    let_others_hear(true);
   } catch (const Error&) {  // what is wrong here matters more than who could not hear it
   }
   /// Who serves leaves last: when it goes, the others have the answers to all that they asked.
@@ -292,11 +292,16 @@ class MeetingPlace {
                        "MASTER_ADDR and MASTER_PORT? (TUTTI_TIMEOUT says how long to wait)",
                        std::chrono::duration<double>(timeout_).count(), me_.size, who);
   }
-  // Of a failure: who serves stays a little while.
-  void let_others_hear() {
-    if (!tcp_ || view_.add("heard", 1) >= me_.size || me_.rank != 0) return;
+  // Of a failure, of this rank (`mine`) or of one of the others: who serves stays a little while.
+  void let_others_hear(bool mine = false) {
+    if (!tcp_) return;
+    if (me_.rank != 0) {
+      if (!mine) view_.add("heard", 1);
+      return;
+    }
     auto until = Clock::now() + std::chrono::seconds(1);
-    while (Clock::now() < until && view_.add("heard", 0) < me_.size - 1) std::this_thread::sleep_for(kLook);
+    while (Clock::now() < until && view_.add("heard", 0) < me_.size - (mine ? 1 : 2))
+      std::this_thread::sleep_for(kLook);
   }
   static constexpr auto kLook = std::chrono::milliseconds(10);
   static std::string text(const std::exception& e) { return e.what(); }

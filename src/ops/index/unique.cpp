@@ -22,11 +22,13 @@ void check_line(const Tensor& x, const char* name) {
 
 // Both are looked at before the first is written.
 ValuesIndices& write_both(ValuesIndices& out, const ValuesIndices& found, const char* name) {
-  if (out.values.defined() && out.indices.defined())
-    check<ShapeError>(out.values.sizes() == out.indices.sizes(), name, "the shapes of {} and {} differ", out.values,
-                      out.indices);
   check<DTypeError>(!out.indices.defined() || category(out.indices.dtype()) >= Category::integer, name,
                     "indices cannot be written into {}", out.indices);
+  for (auto [into, from] : {std::pair(&out.values, &found.values), {&out.indices, &found.indices}})
+    check<ShapeError>(!into->defined() || into->sizes() == from->sizes(), name,
+                      "the result is of sizes {}, and cannot be written into {}", from->sizes(), *into);
+  check<ValueError>(!out.values.defined() || !out.indices.defined() || !out.values.shares_storage(out.indices), name,
+                    "values and indices cannot both be written into {}: give two tensors", out.values);
   reduction::write_out(out.values, found.values, name);
   reduction::write_out(out.indices, found.indices, name);
   return out;
