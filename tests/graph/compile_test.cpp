@@ -700,7 +700,8 @@ TEST(CompiledBackward, OptimizersMayStepInLeafHooks) {
     Tensor x = leaf({6, 6}, 10 + i).detach();
     // Backward reads b in the middle of a chain that could be one loop.
     auto loss = [&](const Model& m) {
-      return ((x * m.a).sin() * m.b.detach()).sum() + matmul(x, m.c).square().sum() + (m.b * x).sum();
+      Tensor last = (m.b * x).sum(), then = matmul(x, m.c).square().sum();
+      return ((x * m.a).sin() * m.b.detach()).sum() + then + last;
     };
     loss(eager).backward();
     backward(loss(compiled));

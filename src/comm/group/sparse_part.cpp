@@ -56,7 +56,7 @@ std::string list_calls(const std::vector<SparsePart::Header>& all, const std::ve
                     Shape(std::span(h.sizes, dims)), h.sparse_dims, h.file, h.line, h.waits ? "" : "not ");
     auto same = [&](const auto& call) { return call.first == text; };
     auto found = std::find_if(calls.begin(), calls.end(), same);
-    if (found == calls.end()) found = calls.insert(calls.end(), {std::move(text), {}});
+    if (found == calls.end()) found = calls.emplace(calls.end(), std::move(text), std::vector<int>());
     found->second.push_back(ranks[k]);
   }
   constexpr size_t most = 16;
