@@ -247,6 +247,9 @@ TEST(MemoryThatProcessesShare, OfMessagesGrowsAsTheyAreWritten) {
 
 // A rank that cannot have a group's memory: the others have it, and must not wait there until their time is over.
 TEST(MemoryThatProcessesShare, ThatOneRankCannotHaveEndsTheWaitOfAll) {
+#ifdef TUTTI_SANITIZE_ADDRESS
+  GTEST_SKIP() << "without descriptors UBSan cannot look at memory, and takes an exception for no object";
+#endif
   auto start = std::chrono::steady_clock::now();
   spawn_checked_processes(3,
                           [] {
