@@ -30,15 +30,14 @@
 
 #include "base/check.h"
 #include "base/sha256.h"
+#include "comm/transport/ring.h"
 #include "comm/transport/segment.h"
 #include "rpc/link.h"
-#include "rpc/shm_ring.h"
 #include "tutti/ops.h"
 
 namespace tutti::rpc::detail {
 namespace {
 
-using Ring = ShmRing;
 using comm::Segment;
 using io::Descriptor;
 
@@ -46,7 +45,9 @@ constexpr const char* kOperation = "rpc::Session";
 constexpr size_t kPiece = 16 << 10;  // is copied before the other side is told: it copies the one before meanwhile
 constexpr size_t kSmall = 32 << 10;  // messages of up to so many bytes own no memory
 constexpr size_t kLent = 128 << 10;  // data of so many bytes are lent: of less, reading them elsewhere takes longer
-constexpr int kTurn = 64;            // messages of one worker before it is another's turn
+// Room for messages that are not lent and then some, so that whoever sends one need not stay to push the rest of it.
+using Ring = comm::Ring<256 << 10>;
+constexpr int kTurn = 64;  // messages of one worker before it is another's turn
 
 /// The shared part of a worker; all zeros is a good beginning.
 struct Shared {

@@ -236,5 +236,17 @@ TEST(Uncaught, ErrorsAreToldToTheOthers) {
 }
 #endif
 
+// Rows that a sparse all_reduce has lost are missed, and not looked for where there are none.
+TEST(FaultsOfThreads, LostRowsOfASparseTensorAreAnError) {
+  std::string text;
+  spawn_ranks(1,
+              [&] {
+                Tensor x = sparse_coo(full({1, 1}, 3, {i64}), ones({1}), {5});
+                text = message_of<MismatchError>([&] { all_reduce(x); });
+              },
+              {.faults = {{.kind = Fault::drop, .rank = 0, .call = 1}}});
+  EXPECT_THAT(text, HasSubstr("row 3 of this rank is not among those that came from all ranks"));
+}
+
 }  // namespace
 }  // namespace tutti

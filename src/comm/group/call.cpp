@@ -80,6 +80,17 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+std::string list_callers(std::vector<std::pair<std::string, std::vector<int>>> calls) {
+  constexpr size_t most = 16;  // lines: where all ranks differ, these are enough to see it
+  std::string text;
+  for (size_t k = 0; k < std::min(calls.size(), most); ++k) {
+    std::sort(calls[k].second.begin(), calls[k].second.end());
+    text += fmt::format("\n  {}: {}", name_ranks(calls[k].second), calls[k].first);
+  }
+  if (calls.size() > most) text += fmt::format("\n  and {} more kinds of calls", calls.size() - most);
+  return text;
+}
+
 std::string describe(const Brief& call) {
   std::string text = name(call.kind);
   if (call.kind != Kind::barrier) {

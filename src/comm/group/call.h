@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/small_vector.h"
@@ -122,6 +123,8 @@ inline std::string describe(const Call& call) { return describe(brief(call)); }
 std::string to_string(const Place& place);
 /// "rank 3", "ranks 0-2, 5"
 std::string name_ranks(const std::vector<int>& ranks);
+/// "\n  ranks 0-2, 5: all_reduce(f32[4], sum) at a.cpp:10\n  rank 3: barrier at a.cpp:12": calls, and who made each.
+std::string list_callers(std::vector<std::pair<std::string, std::vector<int>>> calls);
 
 /// Combines (or, of one source, copies) elements of sources into targets.
 struct Job {

@@ -24,8 +24,7 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
   if (a.recorded != b.recorded)
     return "one will take part in a backward pass, the other not: its tensor requires a gradient on one of the ranks "
            "only, or a compiled function is traced on one and runs from its graph on the other: ranks come to new "
-           "shapes "
-           "together";
+           "shapes together";
   if (!is_list(a.kind)) return {};
   if (a.tensors != b.tensors) return fmt::format("one has {} tensors, the other {}", a.tensors, b.tensors);
   if (a.dims != b.dims || !std::equal(a.shape, a.shape + CallHeader::kDims, b.shape)) return "the shapes differ";
@@ -146,7 +145,7 @@ std::string describe_fully(const CallFacts& facts) {
   return text;
 }
 
-// "\n  ranks 0-2, 5: all_reduce(f32[4], sum) at a.cpp:10\n  rank 3: barrier at a.cpp:12", by the first rank of each.
+// By the first rank of each.
 std::string list_calls(const std::vector<CallFacts>& calls, const std::vector<int>& ranks) {
   struct Same {
     std::string text;
@@ -161,14 +160,9 @@ std::string list_calls(const std::vector<CallFacts>& calls, const std::vector<in
     if (found == groups.end()) found = groups.insert(groups.end(), std::move(mine));
     found->ranks.push_back(ranks[k]);
   }
-  constexpr size_t most = 16;  // lines: where all ranks differ, these are enough to see it
-  std::string text;
-  for (size_t k = 0; k < std::min(groups.size(), most); ++k) {
-    std::sort(groups[k].ranks.begin(), groups[k].ranks.end());
-    text += fmt::format("\n  {}: {}", name_ranks(groups[k].ranks), groups[k].text);
-  }
-  if (groups.size() > most) text += fmt::format("\n  and {} more kinds of calls", groups.size() - most);
-  return text;
+  std::vector<std::pair<std::string, std::vector<int>>> callers;
+  for (Same& g : groups) callers.emplace_back(std::move(g.text), std::move(g.ranks));
+  return list_callers(std::move(callers));
 }
 
 // Calls f(a, b) wherever rank a gives rank b a part of its own.

@@ -59,14 +59,7 @@ std::string list_calls(const std::vector<SparsePart::Header>& all, const std::ve
     if (found == calls.end()) found = calls.emplace(calls.end(), std::move(text), std::vector<int>());
     found->second.push_back(ranks[k]);
   }
-  constexpr size_t most = 16;
-  std::string text;
-  for (size_t k = 0; k < std::min(calls.size(), most); ++k) {
-    std::sort(calls[k].second.begin(), calls[k].second.end());
-    text += fmt::format("\n  {}: {}", name_ranks(calls[k].second), calls[k].first);
-  }
-  if (calls.size() > most) text += fmt::format("\n  and {} more kinds of calls", calls.size() - most);
-  return text;
+  return list_callers(std::move(calls));
 }
 
 }  // namespace

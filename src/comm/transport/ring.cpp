@@ -1,32 +1,8 @@
 #include "comm/transport/ring.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-
 #include "base/check.h"
 
 namespace tutti::comm {
-
-size_t RingHead::put(std::byte* data, const std::byte* from, size_t bytes) {
-  uint64_t begin = written.load(std::memory_order_relaxed);
-  size_t n = std::min<size_t>(bytes, kBytes - (begin - read.load()));
-  size_t first = std::min<size_t>(n, kBytes - begin % kBytes);
-  if (first) std::memcpy(data + begin % kBytes, from, first);
-  if (n > first) std::memcpy(data, from + first, n - first);
-  if (n) written.store(begin + n);
-  return n;
-}
-
-size_t RingHead::take(const std::byte* data, std::byte* to, size_t bytes) {
-  uint64_t begin = read.load(std::memory_order_relaxed);
-  size_t n = std::min<size_t>(bytes, written.load() - begin);
-  size_t first = std::min<size_t>(n, kBytes - begin % kBytes);
-  if (first) std::memcpy(to, data + begin % kBytes, first);
-  if (n > first) std::memcpy(to + first, data, n - first);
-  if (n) read.store(begin + n);
-  return n;
-}
 
 void RingMessages::send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
   Header header{.tag = tag,

@@ -4,8 +4,10 @@
 // are never kept, and their sender learns of a receive that they do not fit.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <list>
@@ -22,25 +24,47 @@
 
 namespace tutti::comm {
 
-/// Written by one process, read by another; all zeros is a good beginning. Its bytes lie elsewhere: a rank looks at the
-/// heads of all rings, and most of them are never used.
-struct RingHead {
-  static constexpr uint64_t kBytes = 64 << 10;
+/// Where writing and reading are in a ring of so many bytes; written by one process, read by another; all zeros is a
+/// good beginning.
+template <uint64_t Bytes>
+struct RingEnds {
+  static constexpr uint64_t kBytes = Bytes;
   alignas(64) std::atomic<uint64_t> written{0};
   alignas(64) std::atomic<uint64_t> read{0};
 
   /// As many of the bytes as there is room for, or as have come. `data`: the ring's.
-  size_t put(std::byte* data, const std::byte* from, size_t bytes);
-  size_t take(const std::byte* data, std::byte* to, size_t bytes);
+  size_t put(std::byte* data, const std::byte* from, size_t bytes) {
+    uint64_t begin = written.load(std::memory_order_relaxed);
+    size_t n = std::min<size_t>(bytes, kBytes - (begin - read.load()));
+    size_t first = std::min<size_t>(n, kBytes - begin % kBytes);
+    if (first) std::memcpy(data + begin % kBytes, from, first);
+    if (n > first) std::memcpy(data, from + first, n - first);
+    if (n) written.store(begin + n);
+    return n;
+  }
+  size_t take(const std::byte* data, std::byte* to, size_t bytes) {
+    uint64_t begin = read.load(std::memory_order_relaxed);
+    size_t n = std::min<size_t>(bytes, written.load() - begin);
+    size_t first = std::min<size_t>(n, kBytes - begin % kBytes);
+    if (first) std::memcpy(to, data + begin % kBytes, first);
+    if (n > first) std::memcpy(to + first, data, n - first);
+    if (n) read.store(begin + n);
+    return n;
+  }
 };
 
 /// The same, with its bytes.
-struct Ring : RingHead {
-  alignas(64) std::byte data[kBytes];
+template <uint64_t Bytes>
+struct Ring : RingEnds<Bytes> {
+  alignas(64) std::byte data[Bytes];
 
-  size_t put(const std::byte* from, size_t bytes) { return RingHead::put(data, from, bytes); }
-  size_t take(std::byte* to, size_t bytes) { return RingHead::take(data, to, bytes); }
+  size_t put(const std::byte* from, size_t bytes) { return RingEnds<Bytes>::put(data, from, bytes); }
+  size_t take(std::byte* to, size_t bytes) { return RingEnds<Bytes>::take(data, to, bytes); }
 };
+
+/// Of a group's messages. The bytes lie elsewhere: a rank looks at the heads of all rings, and most of them are never
+/// used.
+using RingHead = RingEnds<64 << 10>;
 
 /// One rank's messages in a group.
 class RingMessages {

@@ -116,16 +116,13 @@ void Runner::call_operator(Run& r, const Node& n, size_t k) const {
 }
 
 void Runner::call_host(Run& r, const Node& n, size_t k) const {
-  TensorList outputs, inputs;
+  TensorList outputs, inputs(n.outputs.size());
   for (ValueId v : n.inputs) outputs.push_back(v == kNone ? Tensor() : r.values[at(v)]);
   for (ValueId v : last_uses_[k]) r.values[at(v)].reset();
-  for (size_t i = 0; i < n.outputs.size(); ++i)
-    if (!n.is_written(i)) inputs.emplace_back();
   TUTTI_ASSERT(r.host);
   (*r.host)(n.number, outputs, inputs);
-  size_t next = 0;
-  for (size_t i = 0; i < n.outputs.size(); ++i)
-    if (!n.is_written(i)) r.values[at(n.outputs[i])] = inputs[next++];
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (n.outputs[i] != kNone) r.values[at(n.outputs[i])] = inputs[i];
 }
 
 void Runner::effect(Run& r, const Node& n, size_t k) const {
