@@ -19,7 +19,7 @@ configure = generator=(); command -v ninja >/dev/null || generator=(-G 'Unix Mak
   cmake --preset $(1) "$${generator[@]}" $(2) >build/$(1).configure.log 2>&1 || { cat build/$(1).configure.log; exit 1; }
 build = cmake --build --preset $(1) -j $(JOBS) --target $(2)
 ctest = ctest --preset $(1) -j $(JOBS) $(2)
-# What GoogleTest says it ran: under sanitizers an entry of CTest's is many tests.
+# What GoogleTest says it ran: an entry of CTest's is many tests.
 counts = awk '/^\[  PASSED  \] [0-9]+ test/ {passed += $$4} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $$4} \
   END {printf "GoogleTest: %d tests passed, %d skipped\n", passed, skipped}' build/$(1)/Testing/Temporary/LastTest.log
 
@@ -55,6 +55,7 @@ test: deps  ## build everything and run all tests
 	@$(call configure,release,-DTUTTI_WERROR=$(or $(WERROR),ON))
 	@$(call build,release,all)
 	@$(call ctest,release,--no-tests=error)
+	@$(call counts,release)
 
 bench: deps  ## run a benchmark: NAME=ops (all without NAME), ARGS=..., PEERS=1 to compare with libtorch
 	@$(if $(PEERS),$(if $(SKIP_DEPS),:,scripts/install-deps packages-bench.txt))
