@@ -7,6 +7,8 @@ SHELL := /bin/bash
 .PHONY: help deps deps-ci demo demo-identical test bench format lint asan tsan soak fuzz clean
 
 JOBS ?= $(shell nproc)
+# Tests of processes and their deaths wait about as much as they compute.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 # Objects in ccache's store serve every checkout.
 export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
@@ -18,7 +20,7 @@ export CXX
 configure = generator=(); command -v ninja >/dev/null || generator=(-G 'Unix Makefiles'); \
   cmake --preset $(1) "$${generator[@]}" $(2) >build/$(1).configure.log 2>&1 || { cat build/$(1).configure.log; exit 1; }
 build = cmake --build --preset $(1) -j $(JOBS) --target $(2)
-ctest = ctest --preset $(1) -j $(JOBS) $(2)
+ctest = ctest --preset $(1) -j $(TEST_JOBS) $(2)
 # What GoogleTest says it ran: an entry of CTest's is many tests.
 counts = awk '/^\[  PASSED  \] [0-9]+ test/ {passed += $$4} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $$4} \
   END {printf "GoogleTest: %d tests passed, %d skipped\n", passed, skipped}' build/$(1)/Testing/Temporary/LastTest.log
