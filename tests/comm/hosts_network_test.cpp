@@ -73,7 +73,7 @@ struct Signal {
   int ends[2];
 };
 
-TEST(Network, LayoutsGiveTheBitsOfThreads) {
+TEST(Network, LayoutsGiveTheBitsOfThreadsSlow) {
   Network network(3);
   NEED_NETWORK(network);
   for (const auto& [hosts, transport] :

@@ -118,10 +118,10 @@ void compare_transports() {
   }
 }
 
-TEST(SameBits, Cnn) { compare_transports<Cnn>(); }
+TEST(SameBits, CnnSlow) { compare_transports<Cnn>(); }
 TEST(SameBits, Lstm) { compare_transports<Lstm>(); }
-TEST(SameBits, Gpt) { compare_transports<Gpt>(); }
-TEST(SameBits, Recommender) { compare_transports<Recommender>(); }
+TEST(SameBits, GptSlow) { compare_transports<Gpt>(); }
+TEST(SameBits, RecommenderSlow) { compare_transports<Recommender>(); }
 
 }  // namespace
 }  // namespace tutti
