@@ -1,5 +1,6 @@
 // DataParallel: a step of a CNN on one logical device (half of the cores) over the same on two, beside what the machine
-// allows, and what DataParallel does itself.
+// allows, and what DataParallel does itself. With a batch of 32 in all, as bench/train's CNN has, and of 128: half of a
+// small batch is more than half of the work, since all weights' gradients are computed twice.
 //
 // The limit: two threads, one on each device's cores, that take steps of half of the batch with a model of their own
 // and know nothing of each other. `joined` is the same where they wait for each other after every forward and backward,
@@ -10,9 +11,11 @@
 // also handing over to threads and back, and in backward the gradients' way back into the module.
 #include "bench/parts/ddp_devices.h"
 
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <ctime>
+#include <string>
 #include <vector>
 
 #include "base/workers.h"
@@ -82,7 +85,9 @@ const parallel::Devices& both() {
 class Halves {
  public:
   explicit Halves(const Tensor& x) {
-    for (size_t k = 0; k < 2; ++k) x_[k] = view_on(x.narrow(0, static_cast<int64_t>(k) * 16, 16), both()[k]).clone();
+    int64_t half = x.size(0) / 2;
+    for (size_t k = 0; k < 2; ++k)
+      x_[k] = view_on(x.narrow(0, static_cast<int64_t>(k) * half, half), both()[k]).clone();
     for (size_t k = 0; k < 2; ++k) nets_[k].to(both()[k]);
   }
   Time time(int steps, bool joined) {
@@ -114,7 +119,7 @@ class Halves {
 
 double pieces(const Cnn& net, const Tensor& x, parallel::detail::ReplicaTensors& tensors, int steps) {
   std::vector<Tensor> outputs;
-  for (Device device : both()) outputs.push_back(view_on(zeros({16, 10}), device).requires_grad_(true));
+  for (Device device : both()) outputs.push_back(view_on(zeros({x.size(0) / 2, 10}), device).requires_grad_(true));
   return time_of(steps,
                  [&] {
                    for (int i = 0; i < steps; ++i) {
@@ -127,59 +132,64 @@ double pieces(const Cnn& net, const Tensor& x, parallel::detail::ReplicaTensors&
       .wall;
 }
 
+void report_batch(int64_t batch, const std::string& name, int rounds, int steps) {
+  Tensor x = randn({batch, 3, 32, 32});
+  Cnn net;
+  Idle nothing;
+  parallel::DataParallel one(net, {.devices = {"cpu:0"}}), two(net, {.devices = both()});
+  parallel::DataParallel idle_one(nothing, {.devices = {"cpu:0"}}), idle_two(nothing, {.devices = both()});
+  Halves halves(x);
+  parallel::detail::ReplicaTensors tensors;
+  auto time = [&](auto& dp) {
+    for (int i = 0; i < 3; ++i) train(dp, x, alone);  // OpenMP's threads of the other way spin for some time yet
+    return time_of(steps, [&] {
+      for (int i = 0; i < steps; ++i) train(dp, x, alone);
+    });
+  };
+  std::vector<double> ratios, limits, joins, one_ms, two_ms, one_cpu, two_cpu, halves_cpu, overheads, shares;
+  for (int i = -1; i < rounds; ++i) {
+    Time a = time(one), b = time(two), c = halves.time(steps, false), d = halves.time(steps, true);
+    double overhead = time(idle_two).wall - time(idle_one).wall, own = pieces(net, x, tensors, steps);
+    if (i < 0) continue;  // caches are filled in the first
+    ratios.push_back(a.wall / b.wall);
+    limits.push_back(a.wall / c.wall);
+    joins.push_back(a.wall / d.wall);
+    one_ms.push_back(a.wall);
+    two_ms.push_back(b.wall);
+    one_cpu.push_back(a.cpu);
+    two_cpu.push_back(b.cpu);
+    halves_cpu.push_back(c.cpu);
+    overheads.push_back(overhead / b.wall * 100);
+    shares.push_back(own / b.wall * 100);
+  }
+  // A goal where a device is a core: on more of them half of this small batch is too little work.
+  bool cores = bench::cores() == 2;
+  report({.name = name,
+          .value = median(ratios),
+          .unit = "times",
+          .want = cores ? Want{Want::value_at_least, 1.8} : Want{},
+          .extra = {{"one_ms", median(one_ms)},
+                    {"two_ms", median(two_ms)},
+                    {"limit", median(limits)},
+                    {"joined", median(joins)},
+                    {"one_cpu_ms", median(one_cpu)},
+                    {"two_cpu_ms", median(two_cpu)},
+                    {"halves_cpu_ms", median(halves_cpu)}}});
+  report({.name = name + "_overhead",
+          .value = median(overheads),
+          .unit = "percent",
+          .want = cores ? Want{Want::value_at_most, 3} : Want{},
+          .extra = {{"pieces", median(shares)}}});
+}
+
 }  // namespace
 
 void report_devices(const Options& options, int rounds, int steps) {
-  if (!options.wants("data_parallel_2") && !options.wants("data_parallel_2_overhead")) return;
   set_cpu_devices(2);
-  {
-    Tensor x = randn({32, 3, 32, 32});
-    Cnn net;
-    Idle nothing;
-    parallel::DataParallel one(net, {.devices = {"cpu:0"}}), two(net, {.devices = both()});
-    parallel::DataParallel idle_one(nothing, {.devices = {"cpu:0"}}), idle_two(nothing, {.devices = both()});
-    Halves halves(x);
-    parallel::detail::ReplicaTensors tensors;
-    auto time = [&](auto& dp) {
-      for (int i = 0; i < 3; ++i) train(dp, x, alone);  // OpenMP's threads of the other way spin for some time yet
-      return time_of(steps, [&] {
-        for (int i = 0; i < steps; ++i) train(dp, x, alone);
-      });
-    };
-    std::vector<double> ratios, limits, joins, one_ms, two_ms, one_cpu, two_cpu, halves_cpu, overheads, shares;
-    for (int i = -1; i < rounds; ++i) {
-      Time a = time(one), b = time(two), c = halves.time(steps, false), d = halves.time(steps, true);
-      double overhead = time(idle_two).wall - time(idle_one).wall, own = pieces(net, x, tensors, steps);
-      if (i < 0) continue;  // caches are filled in the first
-      ratios.push_back(a.wall / b.wall);
-      limits.push_back(a.wall / c.wall);
-      joins.push_back(a.wall / d.wall);
-      one_ms.push_back(a.wall);
-      two_ms.push_back(b.wall);
-      one_cpu.push_back(a.cpu);
-      two_cpu.push_back(b.cpu);
-      halves_cpu.push_back(c.cpu);
-      overheads.push_back(overhead / b.wall * 100);
-      shares.push_back(own / b.wall * 100);
-    }
-    // A goal where a device is a core: on more of them half of this small batch is too little work.
-    bool cores = bench::cores() == 2;
-    report({.name = "data_parallel_2",
-            .value = median(ratios),
-            .unit = "times",
-            .want = cores ? Want{Want::value_at_least, 1.8} : Want{},
-            .extra = {{"one_ms", median(one_ms)},
-                      {"two_ms", median(two_ms)},
-                      {"limit", median(limits)},
-                      {"joined", median(joins)},
-                      {"one_cpu_ms", median(one_cpu)},
-                      {"two_cpu_ms", median(two_cpu)},
-                      {"halves_cpu_ms", median(halves_cpu)}}});
-    report({.name = "data_parallel_2_overhead",
-            .value = median(overheads),
-            .unit = "percent",
-            .want = cores ? Want{Want::value_at_most, 3} : Want{},
-            .extra = {{"pieces", median(shares)}}});
+  for (int64_t batch : {32, 128}) {
+    std::string name = batch == 32 ? "data_parallel_2" : "data_parallel_2_batch128";
+    if (options.wants(name) || options.wants(name + "_overhead"))
+      report_batch(batch, name, rounds, std::max(1, static_cast<int>(steps * 32 / batch)));
   }
   set_cpu_devices(1);
 }
