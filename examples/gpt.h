@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ inline std::vector<std::string> own_files() {
       for (auto& entry : fs::recursive_directory_iterator(folder))
         if (auto kind = entry.path().extension(); kind == ".md" || kind == ".h" || kind == ".cpp")
           files.push_back(entry.path().string());
+  if (files.empty())
+    throw std::runtime_error("there is no docs, include or examples here: run this from the repository's root");
   std::sort(files.begin(), files.end());
   return files;
 }

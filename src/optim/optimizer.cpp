@@ -105,7 +105,9 @@ void Optimizer::step() {
 }
 
 void Optimizer::check_gradient(size_t, const Tensor& parameter, const Tensor& gradient) {
-  check<ValueError>(!gradient.is_sparse(), name(), "does not take sparse gradients (of {})", parameter);
+  check<ValueError>(
+      !gradient.is_sparse(), name(),
+      "does not take sparse gradients (of {}); SparseAdam does, and SGD without momentum and weight decay", parameter);
   check<DeviceError>(parameter.device().is_cpu(), name(), "there is no kernel for parameters like {}", parameter);
 }
 

@@ -116,16 +116,16 @@ void check_equal_bits(const char* operation, const NamedTensors& tensors, const 
     std::map<int64_t, std::vector<int>> who;
     for (size_t r = 0; r < ranks; ++r) who[all[r * mine.size() + i]].push_back(options.group.ranks()[r]);
     if (who.size() == 1) continue;
-    auto more = [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); };
-    auto most = std::max_element(who.begin(), who.end(), more);
-    std::vector<int> others;
-    for (const auto& [hash, list] : who)
-      if (hash != most->first) others.insert(others.end(), list.begin(), list.end());
-    std::sort(others.begin(), others.end());
-    fail<MismatchError>(operation,
-                        "ranks have drifted apart: {} is the first parameter whose bits differ; it is one thing on {} "
-                        "and another on {}",
-                        tensors[i].first, rank_list(most->second), rank_list(others));
+    std::vector<std::vector<int>> alike;
+    for (auto& [hash, list] : who) alike.push_back(std::move(list));
+    std::sort(alike.begin(), alike.end(), [](const auto& a, const auto& b) {
+      return a.size() != b.size() ? a.size() > b.size() : a < b;  // most ranks first
+    });
+    std::string others;
+    for (size_t k = 1; k < alike.size(); ++k) others += " and another on " + rank_list(alike[k]);
+    fail<MismatchError>(
+        operation, "ranks have drifted apart: {} is the first parameter whose bits differ; it is one thing on {}{}",
+        tensors[i].first, rank_list(alike[0]), others);
   }
 }
 

@@ -125,7 +125,11 @@ void Reducer::wait_for(std::deque<Bucket>& buckets, Clock::time_point& last) {
       time_.total += std::max(0.0, Seconds(ended - std::max(b.began, last)).count());
       last = ended;
     }
-    if (sent.finish) sent.finish();
+    if (sent.finish) {
+      sent.finish();
+      check_given(b);
+    }
+    b.given.clear();
   }
 }
 

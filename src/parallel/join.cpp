@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "comm/group/call.h"
 #include "comm/transport/transport.h"
+#include "parallel/agree.h"
 #include "tutti/comm/objects.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -16,8 +17,10 @@ namespace {
 constexpr int64_t kFailed = std::numeric_limits<int64_t>::max();
 constexpr const char* kPurpose = "join(): all ranks of its group must be inside until all are through";
 
+// The last is for the smallest part that is announced, when the largest of all numbers is taken.
 Tensor round_of(int64_t part, int64_t rank, int64_t mode, bool joined) {
-  return tensor(std::vector<int64_t>{part, rank, mode, joined}, {.dtype = DType::i64});
+  return tensor(std::vector<int64_t>{part, rank, mode, joined, joined ? std::numeric_limits<int64_t>::min() : -part},
+                {.dtype = DType::i64});
 }
 
 // Takes part in whatever others announce until nobody does.
@@ -60,9 +63,11 @@ JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
   if (all[0] == kFailed) others_failed(group_.ranks()[static_cast<size_t>(all[1] - group_.size() - 1)]);
   if (all[0] > 0) leader_ = group_.size() - static_cast<int>(all[1]);
   everyone_ = all[3] == 0;
-  check<MismatchError>(part < 0 || all[0] == part + 1, "join",
-                       "this rank announced part {} of the joined ones while another announced part {}", part,
-                       all[0] - 1);
+  check<MismatchError>(
+      all[0] == 0 || all[0] == -all[4], "join",
+      "ranks announced different ones of the joined parts: part {} and part {}{}. All are to use them in "
+      "the same order",
+      -all[4] - 1, all[0] - 1, part < 0 ? "" : fmt::format("; this one part {}", part));
   return {all[0] - 1, all[2]};
 }
 
@@ -120,6 +125,10 @@ int join(const std::vector<Joinable>& parts, const std::function<void()>& body, 
   std::vector<int> everyone(static_cast<size_t>(group.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   JoinSession session(group.subgroup(everyone), options);
+  {
+    comm::PurposeGuard purpose(kPurpose);
+    check_agree("join", {{"parts", std::to_string(parts.size())}}, {.group = session.group(), .place = options.place});
+  }
   SessionGuard guard(session, parts);
   // Ranks are at different points of their work: nobody's parts can go on, not even those of ranks that were through.
   auto give_up = [&](const std::string& why) {

@@ -3,6 +3,7 @@
 #include "parallel/reducer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "autograd/engine.h"
@@ -40,6 +41,10 @@ TensorVisitor visit(nn::ModuleBase& module) {
   TensorVisitor visitor;
   visitor.module("", module);
   return visitor;
+}
+
+const char* name_of(BufferPolicy policy) {
+  return policy == BufferPolicy::broadcast ? "broadcast" : policy == BufferPolicy::average ? "average" : "none";
 }
 
 // Wrappers are made by all ranks of their group together, so the order of any two is the same on all that have both.
@@ -137,7 +142,7 @@ void Reducer::adopt(nn::ModuleBase& module) {
   for (auto& [name, tensor] : buffers) {
     auto own = options_.buffer_policy.find(name);
     buffers_.push_back({name, tensor, own == options_.buffer_policy.end() ? options_.buffers : own->second});
-    facts.emplace_back("policy of buffer " + name, std::to_string(static_cast<int>(buffers_.back().policy)));
+    facts.emplace_back("policy of buffer " + name, name_of(buffers_.back().policy));
   }
   for (const auto& [name, policy] : options_.buffer_policy)
     check<ValueError>(std::any_of(buffers.begin(), buffers.end(), [&](auto& b) { return b.first == name; }), kName,
@@ -240,7 +245,7 @@ void Reducer::watch(const TensorList& outputs) {
 void Reducer::set_samples(double count) {
   check<ValueError>(options_.average == Average::samples, "set_samples",
                     "gradients are averaged by ranks: this is for {{.average = Average::samples}}");
-  check<ValueError>(count >= 0, "set_samples", "a batch cannot have {} samples", count);
+  check<ValueError>(count >= 0 && std::isfinite(count), "set_samples", "a batch cannot have {} samples", count);
   std::lock_guard lock(mutex_);
   next_samples_ = count;
 }
@@ -424,14 +429,28 @@ void Reducer::leave(Bucket& b) {
   send(b);
 }
 
+// A hook that assigns another tensor to the bucket's would leave the gradients as they were: each rank its own.
+void Reducer::check_given(const Bucket& b) {
+  bool same = b.content.gradients.size() + 1 == b.given.size() && b.content.buffer.is_same(b.given.back());
+  for (size_t i = 0; same && i < b.content.gradients.size(); ++i) same = b.content.gradients[i].is_same(b.given[i]);
+  check<ValueError>(
+      same, kName,
+      "the hook put another tensor in the place of bucket.buffer or of one of bucket.gradients: it has to "
+      "write into them, for example by copy_() or mul_()");
+}
+
 void Reducer::send(Bucket& b) {
   comm::PurposeGuard purpose(b.purpose);
   b.content.average = average();
   b.began = Clock::now();
-  if (options_.hook)
+  if (options_.hook) {
+    b.given = b.content.gradients;
+    b.given.push_back(b.content.buffer);
     b.sent = options_.hook(b.content);
-  else
+    check_given(b);
+  } else {
     b.sent = all_reduce_async(b.content.buffer, b.content.average);
+  }
   if (!b.sent.work.defined()) return;
   b.ended = std::make_shared<std::atomic<Clock::rep>>();
   b.sent.work.then([ended = b.ended] { *ended = Clock::now().time_since_epoch().count(); });

@@ -89,6 +89,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Clock::time_point began{};
     std::shared_ptr<std::atomic<Clock::rep>> ended;  // set by whoever completes the work
     Communication sent;
+    TensorList given;  // what the hook got: its buffer and gradients, which it must write into
   };
   struct Pass {
     bool active = false, syncing = false, observing = false, with_graph = false, joined = false;
@@ -141,6 +142,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void give_memory(Bucket& bucket);
   void leave(Bucket& bucket);
   void leave_ready();
+  static void check_given(const Bucket& bucket);
   void send(Bucket& bucket);
   size_t in_flight() const;
 

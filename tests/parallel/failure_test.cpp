@@ -71,6 +71,45 @@ void expect_drift_is_noticed(const BackwardOptions& options) {
   EXPECT_THAT(message_of<MismatchError>([&] { ddp.check_equal(); }), HasSubstr("second.bias"));
   net.zero_grad();  // gradients with a graph hold the parameters that hold them
 }
+TUTTI_RANK_TEST(DdpFailure, DriftNamesAllThatDiffer) {
+  Mlp net = seeded<Mlp>();
+  DistributedDataParallel ddp(net);
+  {
+    NoGrad guard;
+    net.first.bias.add_(rank());
+  }
+  std::string others = world_size() == 2 ? "" : " and another on rank 2";
+  EXPECT_THAT(message_of<MismatchError>([&] { ddp.check_equal(); }),
+              HasSubstr("first.bias is the first parameter whose bits differ; it is one thing on rank 0 and another on "
+                        "rank 1" +
+                        others));
+}
+
+// What a hook puts in the buffer's place would reach no gradient.
+TUTTI_RANK_TEST(DdpFailure, AHookThatReplacesTheBuffer) {
+  using parallel::GradientBucket;
+  parallel::CommunicationHook at_once = [](GradientBucket& b) -> parallel::Communication {
+    b.buffer = b.buffer / 2;
+    return all_reduce_async(b.buffer, b.average);
+  };
+  parallel::CommunicationHook later = [](GradientBucket& b) -> parallel::Communication {
+    return parallel::Communication(all_reduce_async(b.buffer, b.average),
+                                   [&b] { b.gradients[0] = b.gradients[0] / 2; });
+  };
+  for (const auto& hook : {at_once, later}) {
+    DistributedDataParallel ddp(Mlp(), {.hook = hook});
+    EXPECT_THAT(message_of<ValueError>([&] { ddp(numbers({2, 6}, 1)).sum().backward(); }),
+                HasSubstr("the hook put another tensor in the place of bucket.buffer"));
+  }
+}
+
+TUTTI_RANK_TEST(DdpFailure, PoliciesThatDifferAreNamed) {
+  nn::BatchNorm1d norm(2);
+  auto policy = rank() == 1 ? parallel::BufferPolicy::none : parallel::BufferPolicy::average;
+  EXPECT_THAT(message_of<MismatchError>([&] { DistributedDataParallel ddp(norm, {.buffers = policy}); }),
+              HasSubstr("policy of buffer running_mean: average on rank"));
+}
+
 TUTTI_RANK_TEST(DdpFailure, DriftIsNoticed) { expect_drift_is_noticed({}); }
 TUTTI_RANK_TEST(DdpFailure, DriftIsNoticedWithGraphs) { expect_drift_is_noticed({.create_graph = true}); }
 

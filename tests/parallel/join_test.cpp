@@ -341,5 +341,16 @@ TUTTI_RANK_TEST(Join, WrongUse) {
   EXPECT_THAT(message_of<ValueError>([&] { join({sum}, inner); }), HasSubstr("part 0 is being joined already"));
 }
 
+// All learn of it, whichever they announced.
+TUTTI_RANK_TEST(Join, PartsThatDiffer) {
+  if (world_size() == 1) return;
+  Joinable sum([] { all_reduce(zeros({2})); }), other([] { all_reduce(zeros({3})); });
+  std::vector<Joinable> parts{sum};
+  if (rank() == 0) parts.push_back(other);
+  EXPECT_THAT(message_of<MismatchError>([&] { join(parts, [] {}); }), HasSubstr("parts: 1 on rank"));
+  auto turned = [&] { join({sum, other}, [&] { (rank() == 0 ? sum : other).announce(); }); };
+  EXPECT_THAT(message_of<MismatchError>(turned), HasSubstr("different ones of the joined parts: part 0 and part 1"));
+}
+
 }  // namespace
 }  // namespace tutti
