@@ -6,7 +6,7 @@
 #include "graph/flow.h"
 #include "graph/function.h"
 #include "graph/passes/passes.h"
-#include "pointwise/signature.h"
+#include "pointwise/descriptors.h"
 
 namespace tutti::graph {
 namespace {
@@ -174,6 +174,47 @@ class Partition {
 }  // namespace
 
 void recompute(const Graph& forward, Graph& backward) { Partition(forward, backward).run(); }
+
+// Where relu gives 0 there is no gradient, and that is where its input is not above 0. Its results are mostly kept
+// anyway, for who reads them.
+void ask_for_results(const Graph& forward, Graph& backward) {
+  const Operator &relu = pointwise::relu_operator(), &gradient = pointwise::relu_operator().gradients[0];
+  std::vector<bool> written = written_memories(forward), written_back = written_memories(backward);
+  std::vector<bool> outside = outside_memories(forward), seen = outside;  // seen: maybe written between the passes
+  for (ValueId v : forward.outputs)
+    if (v != kNone) seen[at(forward.memory_of(v))] = true;
+  std::vector<int> shared = shared_memories(backward);
+  auto result_of = [&](ValueId x) {
+    for (const Node& n : forward.nodes)
+      if (n.op == &relu && n.inputs[0] == x && !n.has_effect()) return n.outputs[0];
+    return kNone;
+  };
+  auto only_relu_asks = [&](ValueId v) {
+    bool only = shared[at(backward.memory_of(v))] == 1 && !written_back[at(backward.memory_of(v))];
+    for (const Node& n : backward.nodes)
+      for (size_t i = 0; i < n.inputs.size(); ++i) only = only && (n.inputs[i] != v || (n.op == &gradient && i == 1));
+    for (ValueId out : backward.outputs) only = only && out != v;
+    for (const Input& in : backward.inputs) only = only && (in.origin != Origin::gradient || in.index != v);
+    return only;
+  };
+  std::vector<ValueId> gone;
+  for (Input& in : backward.inputs) {
+    if (in.origin != Origin::saved || outside[at(forward.memory_of(in.index))]) continue;
+    ValueId y = result_of(in.index);
+    if (y == kNone || forward.memory_of(y) != y || written[at(y)] || seen[at(y)]) continue;
+    if (!(forward.type(y) == backward.type(in.value)) || !only_relu_asks(in.value)) continue;
+    auto same = std::find_if(backward.inputs.begin(), backward.inputs.end(),
+                             [&](const Input& other) { return other.origin == Origin::saved && other.index == y; });
+    if (same == backward.inputs.end()) {
+      in.index = y;
+    } else if (!written_back[at(backward.memory_of(same->value))]) {
+      replace_uses(backward, in.value, same->value);
+      gone.push_back(in.value);
+    }
+  }
+  std::erase_if(backward.inputs,
+                [&](const Input& in) { return std::find(gone.begin(), gone.end(), in.value) != gone.end(); });
+}
 
 int64_t saved_bytes(const Graph& forward, const Graph& backward) {
   std::set<ValueId> memories;
