@@ -175,7 +175,9 @@ void backward(const Call& c) {
   Channels l = layout_of(sizes, a);
   l.blocks = in_blocks(c);
   Sharing s(sizes, a.groups);
-  auto r = [&](size_t k) { return 1 / std::sqrt(static_cast<double>(var.data<T>()[k]) + a.eps); };
+  Doubles rs(static_cast<size_t>(s.statistics()));
+  for (size_t k = 0; k < rs.size(); ++k) rs[k] = 1 / std::sqrt(static_cast<double>(var.data<T>()[k]) + a.eps);
+  auto r = [&](size_t k) { return rs[k]; };
   Table<T> centre(l), of_g(l), of_x(l), shift(l);
   centre.fill(l, s, [&](size_t k, int64_t) { return mean.data<T>()[k]; });
   Doubles sums(static_cast<size_t>(l.sums())), products(sums.size());

@@ -1,4 +1,6 @@
 // Statistics and normalisation a channel: batch_norm, group_norm, instance_norm.
+#include <type_traits>
+
 #include "ops/norm/kernels.h"
 #include "ops/norm/sums.h"
 
@@ -146,31 +148,38 @@ using Block = Vec<float, 16>;
 // sum_row() for 16 channels at a time: a vector of them takes the place of each number there, and of each lane. `Sums`
 // are taken at once; values(i, p) sets p to those of pixel i, and fill(p) to what sum_row() has in lanes behind the
 // last.
-template <int Sums, class Values, class Fill>
+template <int AtOnce, int Sums, class Values, class Fill>
 TUTTI_HD void sum_pixels(int64_t count, double (&totals)[Sums][16], Values&& values, Fill&& fill) {
-  constexpr int N = Lanes<float>::lanes;
+  constexpr int N = Lanes<float>::lanes, kWide = 4 * N;
   for (auto& total : totals)
     for (double& t : total) t = 0;
-  Block p[Sums], sum[4 * N][Sums];
-  auto add = [&](int k) __attribute__((always_inline)) {
-    for (int s = 0; s < Sums; ++s) sum[k][s] = sum[k][s] + p[s];
+  Block sum[kWide][Sums];
+  // Rows of pixels, a sum for each place in a row. Sums are in memory, so `AtOnce` rows are added on one visit to them.
+  auto add_rows = [&]<int Rows>(std::integral_constant<int, Rows>, int64_t i) __attribute__((always_inline)) {
+    for (int k = 0; k < kWide; ++k) {
+      Block p[Sums], total[Sums];
+      for (int s = 0; s < Sums; ++s) total[s] = sum[k][s];
+      for (int r = 0; r < Rows; ++r) {
+        values(i + r * kWide + k, p);
+        for (int s = 0; s < Sums; ++s) total[s] = total[s] + p[s];
+      }
+      for (int s = 0; s < Sums; ++s) sum[k][s] = total[s];
+    }
   };
   for (int64_t start = 0; start < count; start += kBlock) {
     int64_t end = count - start < kBlock ? count : start + kBlock, i = start;
     for (auto& one : sum)
       for (Block& b : one) b = Block(0);
-    for (; i + 4 * N <= end; i += 4 * N)
-      for (int k = 0; k < 4 * N; ++k) {
-        values(i + k, p);
-        add(k);
-      }
+    for (; i + AtOnce * kWide <= end; i += AtOnce * kWide) add_rows(std::integral_constant<int, AtOnce>(), i);
+    for (; i + kWide <= end; i += kWide) add_rows(std::integral_constant<int, 1>(), i);
     for (; i < end; i += N)
       for (int k = 0; k < N; ++k) {
+        Block p[Sums];
         if (i + k < end)
           values(i + k, p);
         else
           fill(p);
-        add(k);
+        for (int s = 0; s < Sums; ++s) sum[k][s] = sum[k][s] + p[s];
       }
     for (int s = 0; s < Sums; ++s) {
       Block lane[N];
@@ -183,18 +192,17 @@ TUTTI_HD void sum_pixels(int64_t count, double (&totals)[Sums][16], Values&& val
     }
   }
 }
-
 // first_mean() and deviations().
 void block_moments(const float* x, int64_t count, double* mean, double* squares) {
   auto n = static_cast<double>(count);
   double sum[1][16], rest[2][16];
-  sum_pixels(
+  sum_pixels<4>(
       count, sum, [&](int64_t i, Block(&p)[1]) __attribute__((always_inline)) { p[0] = Block::load(x + i * 16); },
       [](Block(&p)[1]) { p[0] = Block(0); });
   float near[16];
   for (int k = 0; k < 16; ++k) near[k] = static_cast<float>(sum[0][k] / n);
   Block shift = Block::load(near);
-  sum_pixels(
+  sum_pixels<4>(
       count, rest,
       [&](int64_t i, Block(&p)[2]) __attribute__((always_inline)) {
         p[0] = Block::load(x + i * 16) - shift;
@@ -220,15 +228,18 @@ void block_products(const float* g, const float* x, const float* mean, int64_t c
                     const float* relu, float* left) {
   Block shift = Block::load(mean);
   double totals[2][16];
-  sum_pixels(
+  sum_pixels<Relu ? 1 : 2>(
       count, totals,
       [&](int64_t i, Block(&p)[2]) __attribute__((always_inline)) {
+        // What is written may lie a multiple of 4096 bytes from what is read next, and processors would wait for it: so
+        // all of a pixel is read before, and rows, which are that far from each other, are taken one by one.
+        Block from = Block::load(x + i * 16);
         p[0] = Block::load(g + i * 16);
         if constexpr (Relu) {
           p[0] = relu_gradient(p[0], Block::load(relu + i * 16));
           p[0].store(left + i * 16);
         }
-        p[1] = p[0] * (Block::load(x + i * 16) - shift);
+        p[1] = p[0] * (from - shift);
       },
       [&](Block(&p)[2]) {
         p[0] = Block(0);

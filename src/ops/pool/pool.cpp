@@ -158,7 +158,7 @@ constexpr int64_t kInnerBlock = 64;
 // Calls body(outer, first, count) for blocks of inner elements, after filling their memory with zeros, unless it need
 // not be.
 template <class T, class Body>
-void for_each_block(const Windows& w, T* x, Body&& body, bool fill = true) {
+void for_each_block(const Windows& w, T* x, Body&& body) {
   int64_t blocks = (w.inner + kInnerBlock - 1) / kInnerBlock, size = w.in() * w.inner;
   int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, w.in() * std::min(w.inner, kInnerBlock)));
   parallel_for(w.outer * blocks, grain, [&](int64_t begin, int64_t end) {
@@ -166,9 +166,9 @@ void for_each_block(const Windows& w, T* x, Body&& body, bool fill = true) {
       int64_t outer = unit / blocks, first = unit % blocks * kInnerBlock,
               count = std::min(kInnerBlock, w.inner - first);
       T* plane = x + outer * size;
-      if (fill && count == w.inner)
+      if (count == w.inner)
         std::fill(plane, plane + size, T(0));
-      else if (fill)
+      else
         for (int64_t i = 0; i < w.in(); ++i) std::fill_n(plane + i * w.inner + first, count, T(0));
       body(outer, first, count);
     }
@@ -178,11 +178,11 @@ void for_each_block(const Windows& w, T* x, Body&& body, bool fill = true) {
 template <class T>
 void scatter_max(const Windows& w, const T* g, const int64_t* indices, T* x) {
   int64_t out = w.out(), in = w.in();
-  if (w.inner > 1 && in <= std::numeric_limits<int32_t>::max() && w.apart(false)) {
+  if (w.inner > 1 && in <= std::numeric_limits<int32_t>::max() && w.apart()) {
     auto spread = [&](int64_t outer, int64_t first, int64_t count) {
       max_pool_spread_pointer()(dtype_of<T>, w, g, indices, x, outer, first, count);
     };
-    return for_each_block(w, x, spread, !w.apart(true));
+    return for_each_block(w, x, spread);
   }
   for_each_block(w, x, [&](int64_t outer, int64_t first, int64_t count) {
     for (int64_t o = 0; o < out; ++o) {

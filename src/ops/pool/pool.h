@@ -27,13 +27,12 @@ struct Windows {
   int64_t out() const { return axis[0].out * axis[1].out * axis[2].out; }
   /// Rows of the result, along the width.
   int64_t rows() const { return outer * axis[0].out * axis[1].out; }
-  /// Whether windows are whole and have no place in common; `tiling`: and no place is outside of them.
-  bool apart(bool tiling) const {
+  /// Whether windows are whole and have no place in common.
+  bool apart() const {
     for (const Axis& a : axis) {
       if (a.in == 1 && a.out == 1 && a.kernel <= 1) continue;
       int64_t reach = (a.kernel - 1) * a.step + 1;
       if (!a.kernel || a.padding || a.stride < reach || (a.out - 1) * a.stride + reach > a.in) return false;
-      if (tiling && (a.stride != a.kernel || a.out * a.stride != a.in)) return false;
     }
     return true;
   }

@@ -10,6 +10,7 @@
 namespace tutti::pooling {
 namespace {
 
+using pointwise::convert;
 using pointwise::IntOf;
 using pointwise::Vec;
 
@@ -297,7 +298,8 @@ void max_rows(const Windows& w, const T* x, T* y, int64_t* indices, int64_t begi
   });
 }
 
-// The transpose, of windows that are whole and have no place in common: each of their places is written once.
+// The transpose, of windows that are whole and have no place in common: each of their places is written once. They hold
+// zeros before, which cost little and bring them into the cache.
 template <class T>
 void max_spread(const Windows& w, const T* g, const int64_t* indices, T* x, int64_t outer, int64_t first,
                 int64_t count) {
@@ -311,12 +313,7 @@ void max_spread(const Windows& w, const T* g, const int64_t* indices, T* x, int6
                       for (int64_t i = first; i < first + count; i += N) {
                         int n = static_cast<int>(first + count - i < N ? first + count - i : N);
                         const int64_t* index = indices + position * w.inner + i;
-                        I lane[N] = {};
-                        if (n == N)
-                          for (int j = 0; j < N; ++j) lane[j] = static_cast<I>(index[j]);
-                        else
-                          for (int j = 0; j < n; ++j) lane[j] = static_cast<I>(index[j]);
-                        auto place = Vec<I, N>::load(lane);
+                        auto place = convert<I>(load_lanes<Vec<int64_t, N>>(index, n));
                         V share = V(0) + load_lanes<V>(g + position * w.inner + i, n);
                         T* to = x + plane * w.inner + i;
                         window.for_each([&](int64_t at) __attribute__((always_inline)) {
