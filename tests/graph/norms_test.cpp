@@ -84,13 +84,31 @@ const Case kCases[] = {
        return a + p.side(a);
      },
      0, 1, 0, 1},
+    // relu's gradient is taken of the pool's results.
+    {"pool", [](Parts& p, const Tensor& x) { return max_pool2d(relu(p.norm1(p.first(x))), 2); }, 0, 0, 1, 0},
+    {"shortcut and pool",
+     [](Parts& p, const Tensor& x) {
+       return max_pool2d(relu(x + p.norm1(p.first(x))), 3, {.stride = 2, .padding = 1});
+     },
+     0, 0, 1, 0},
+    {"pool that is dilated",
+     [](Parts& p, const Tensor& x) {
+       return max_pool2d(relu(p.norm1(p.first(x))), 2, {.stride = 1, .padding = 1, .dilation = 3});
+     },
+     0, 0, 0, 0},
+    {"pool of what is read twice",
+     [](Parts& p, const Tensor& x) {
+       Tensor a = relu(p.norm1(p.first(x)));
+       return max_pool2d(a, 3, {.stride = 1, .padding = 1}) * a;
+     },
+     0, 0, 0, 0},
     {"relu that is written",
      [](Parts& p, const Tensor& x) {
        Tensor a = relu(p.norm1(p.first(x)));
        a.mul_(2);
        return p.side(a);
      },
-     1, 0, 1, 1},
+     1, 0, 0, 1},
 };
 
 TensorList run_step(auto& f, Network& net, const Tensor& x) {
@@ -122,20 +140,20 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(All, Norms, testing::ValuesIn(kCases), case_name);
 
 TEST_P(Norms, HaveEagersBits) {
-  for (const Shape& sizes : {Shape{2, 3, 13, 10}, Shape{4, 3, 16, 16}, Shape{1, 3, 9, 9}, Shape{2, 3, 50, 49}})
-    for (int threads : {1, 2, 3}) {
-      SCOPED_TRACE(testing::Message() << sizes[2] << "x" << sizes[3] << " threads " << threads);
-      ThreadsGuard guard(threads);
-      manual_seed(1);
-      Network net(GetParam().body);
-      manual_seed(1);
-      Network other(GetParam().body);
-      auto step = compile([&](const Tensor& x) { return other(x); });
-      for (uint64_t turn = 0; turn < 3; ++turn) {
-        Tensor x = images(sizes, turn);
-        expect_same(run_step(step, other, x), run_step(net, net, x));
-      }
+  std::pair<Shape, int> forms[] = {{{2, 3, 13, 10}, 1}, {{4, 3, 16, 16}, 2}, {{1, 3, 9, 9}, 1}, {{2, 3, 50, 49}, 3}};
+  for (const auto& [sizes, threads] : forms) {
+    SCOPED_TRACE(testing::Message() << sizes[2] << "x" << sizes[3] << " threads " << threads);
+    ThreadsGuard guard(threads);
+    manual_seed(1);
+    Network net(GetParam().body);
+    manual_seed(1);
+    Network other(GetParam().body);
+    auto step = compile([&](const Tensor& x) { return other(x); });
+    for (uint64_t turn = 0; turn < 3; ++turn) {
+      Tensor x = images(sizes, turn);
+      expect_same(run_step(step, other, x), run_step(net, net, x));
     }
+  }
 }
 
 TEST_P(Norms, InfinityNaNAndZeros) {
@@ -216,6 +234,30 @@ TEST(NormsBeside, ReluIsKeptByItsResults) {
     step(randn({16, 32})).sum().backward();
   }
   EXPECT_EQ(step.stats().saved_bytes, 16 * 64 * 4) << step.print({.code = false});
+}
+
+// Of what is pooled, the places and the results are kept, and not what was pooled.
+TEST(NormsBeside, ReluBeforeAPoolIsNotKept) {
+  nn::Linear first{64, 64}, second{16, 8};
+  auto f = [&](const Tensor& x) {
+    return second(max_pool2d(relu(first(x).reshape({16, 1, 8, 8})), 2).reshape({16, 16}));
+  };
+  auto step = compile(f);
+  for (uint64_t turn = 0; turn < 3; ++turn) {
+    manual_seed(turn);
+    Tensor x = randn({16, 64});
+    TensorList outcome[2];
+    auto run = [&](auto& h, TensorList& kept) {
+      first.zero_grad(), second.zero_grad();
+      kept.push_back(h(x));
+      (kept[0] * kept[0]).sum().backward();
+      for (const Tensor& p : first.parameters()) kept.push_back(p.grad());
+    };
+    run(f, outcome[0]), run(step, outcome[1]);
+    expect_same(outcome[1], outcome[0]);
+  }
+  int64_t pooled = 16 * 16;
+  EXPECT_EQ(step.stats().saved_bytes, pooled * 4 + pooled * 8) << step.print({.code = false});
 }
 
 }  // namespace

@@ -469,6 +469,13 @@ Tensor adaptive_max_pool3d(const Tensor& x, const Shape& output) {
   return adaptive_max_pool3d_with_indices(x, output).values;
 }
 
+bool is_max_pool_gradient(const Operator& op, const Attributes& attributes) {
+  if (&op != &max_backward_op) return false;
+  // Padding is at most half of a window; only one that is dilated can step over all that there is.
+  const Shape& dilation = static_cast<const Pooling*>(attributes.data)->dilation;
+  return std::all_of(dilation.begin(), dilation.end(), [](int64_t d) { return d == 1; });
+}
+
 }  // namespace tutti
 
 namespace tutti::blocked {

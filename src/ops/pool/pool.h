@@ -42,6 +42,12 @@ struct Windows {
 
 namespace tutti {
 
+struct Operator;
+struct Attributes;
+
+/// Whether this is max_pool's gradient, from (gradient, indices), with something in every window.
+bool is_max_pool_gradient(const Operator& op, const Attributes& attributes);
+
 // f32 or f64. Rows begin..end of the result.
 TUTTI_ISA_DECLARE(max_pool_rows, void,
                   (DType dtype, const pooling::Windows& w, const void* x, void* y, int64_t* indices, int64_t begin,
