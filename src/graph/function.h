@@ -151,6 +151,8 @@ std::string gradient_key(const std::vector<const Type*>& gradients);
 void prepare_backward(const Graph& forward, Backward& backward, const MakeOptions& options);
 /// Adds it to the entry, with what forward must save for it.
 void keep_backward(Entry& entry, std::shared_ptr<Backward> backward);
+/// relu's gradient asks for its results in place of its input, where nobody else asks for that.
+void ask_for_results(const Graph& forward, Graph& backward);
 /// Values that the backward graph can compute again from others it has are not asked for.
 void recompute(const Graph& forward, Graph& backward);
 /// How backward graphs, and Entry::saved, name the value v of the forward graph when they ask for it with its channels

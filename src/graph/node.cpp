@@ -99,6 +99,7 @@ std::string gradient_key(const std::vector<const Type*>& gradients) {
 
 void prepare_backward(const Graph& forward, Backward& backward, const MakeOptions& options) {
   Graph graph = backward.traced;
+  ask_for_results(forward, graph);
   recompute(forward, graph);
   choose_saved_blocks(forward, graph);
   backward.program = make_program(std::move(graph), options);

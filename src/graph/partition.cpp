@@ -6,7 +6,8 @@
 #include "graph/flow.h"
 #include "graph/function.h"
 #include "graph/passes/passes.h"
-#include "pointwise/signature.h"
+#include "ops/pool/pool.h"
+#include "pointwise/descriptors.h"
 
 namespace tutti::graph {
 namespace {
@@ -174,6 +175,148 @@ class Partition {
 }  // namespace
 
 void recompute(const Graph& forward, Graph& backward) { Partition(forward, backward).run(); }
+
+namespace {
+
+// Note [What relu keeps]
+// Where relu gives 0 there is no gradient, and that is where its input is not above 0: its gradient is the same by its
+// results, which are mostly kept anyway, for who reads them. Where max_pool alone reads them, each gradient goes to the
+// largest of a window, and if that is 0, relu takes it away again: asking the pool's results before does the same on
+// images that are smaller, and which are kept anyway, too.
+class ReluGradients {
+ public:
+  ReluGradients(const Graph& forward, Graph& backward)
+      : forward_(forward),
+        backward_(backward),
+        written_(written_memories(forward)),
+        written_back_(written_memories(backward)),
+        outside_(outside_memories(forward)),
+        seen_(outside_) {
+    for (ValueId v : forward.outputs)
+      if (v != kNone) seen_[at(forward.memory_of(v))] = true;
+  }
+
+  void run() {
+    for (size_t k = 0; k < backward_.nodes.size(); ++k)
+      if (is_gradient(backward_.nodes[k])) ask_before_pool(k);
+    std::vector<ValueId> gone;
+    for (Input& in : backward_.inputs)
+      if (in.origin == Origin::saved && !ask_for_results(in)) gone.push_back(in.value);
+    std::erase_if(backward_.inputs,
+                  [&](const Input& in) { return std::find(gone.begin(), gone.end(), in.value) != gone.end(); });
+  }
+
+ private:
+  static bool is_gradient(const Node& n) { return n.op == &pointwise::relu_operator().gradients[0] && !n.has_effect(); }
+  /// Of the forward graph: nobody writes it, in this pass or between the two.
+  bool stays(ValueId v) const { return forward_.memory_of(v) == v && !written_[at(v)] && !seen_[at(v)]; }
+  bool is_written(ValueId v) const { return written_back_[at(backward_.memory_of(v))]; }
+  /// What relu makes of x in the forward graph, if it stays.
+  ValueId result_of(ValueId x) const {
+    for (const Node& n : forward_.nodes)
+      if (n.op == &pointwise::relu_operator() && n.inputs[0] == x && !n.has_effect())
+        return stays(n.outputs[0]) && forward_.type(n.outputs[0]) == forward_.type(x) ? n.outputs[0] : kNone;
+    return kNone;
+  }
+  /// The operands that v is in the backward graph, as nodes; an output or a .grad() is none.
+  std::vector<const Node*> readers_of(ValueId v) const {
+    std::vector<const Node*> readers;
+    for (const Node& n : backward_.nodes)
+      for (ValueId u : n.inputs)
+        if (u == v) readers.push_back(&n);
+    return readers;
+  }
+  /// Nothing but nodes reads v, by this value.
+  bool read_by_nodes(ValueId v) const {
+    if (backward_.memory_of(v) != v || shared_memories(backward_)[at(v)] != 1 || is_written(v)) return false;
+    for (const Input& in : backward_.inputs)
+      if (in.origin == Origin::gradient && in.index == v) return false;
+    return std::find(backward_.outputs.begin(), backward_.outputs.end(), v) == backward_.outputs.end();
+  }
+  bool only_relu_asks(ValueId v) const {
+    if (!read_by_nodes(v)) return false;
+    for (const Node* n : readers_of(v))
+      if (!is_gradient(*n) || n->inputs[0] == v) return false;
+    return true;
+  }
+  const Input* saved(ValueId v) const {
+    const Input* in = backward_.input_of(v);
+    return in && in->origin == Origin::saved ? in : nullptr;
+  }
+  const Input* asked(ValueId of_forward) const {
+    for (const Input& in : backward_.inputs)
+      if (in.origin == Origin::saved && in.index == of_forward) return &in;
+    return nullptr;
+  }
+
+  // relu_gradient(max_pool_backward(g, places), x) becomes max_pool_backward(relu_gradient(g, results), places).
+  void ask_before_pool(size_t k) {
+    Node& relu = backward_.nodes[k];
+    ValueId spread = relu.inputs[0], result = relu.outputs[0];
+    int32_t p = backward_.values[at(spread)].producer;
+    const Input* x = saved(relu.inputs[1]);
+    if (p == kNone || !x || !read_by_nodes(spread) || readers_of(spread).size() != 1) return;
+    Node& pool = backward_.nodes[at(p)];
+    if (!pool.op || pool.has_effect() || !is_max_pool_gradient(*pool.op, pool.attributes)) return;
+    const Input* places = saved(pool.inputs[1]);
+    if (!places || is_written(places->value) || is_written(x->value) || is_written(result)) return;
+    ValueId y = result_of(x->index);
+    int32_t f = forward_.values[at(places->index)].producer;
+    if (y == kNone || f == kNone || forward_.nodes[at(f)].has_effect()) return;
+    const Node& maxima = forward_.nodes[at(f)];
+    if (maxima.outputs.size() != 2 || maxima.outputs[1] != places->index || maxima.inputs[0] != y) return;
+    ValueId largest = maxima.outputs[0], g = pool.inputs[0];
+    bool fits = stays(largest) && forward_.type(largest) == backward_.type(g) &&
+                backward_.type(spread) == backward_.type(result);
+    if (!fits || (!asked(largest) && !only_relu_asks(x->value))) return;
+    ValueId old = x->value;  // inputs may move below
+    if (!asked(largest)) {
+      ValueId v = backward_.add_value(forward_.type(largest), kNone, kNone);
+      backward_.inputs.push_back({.value = v, .origin = Origin::saved, .index = largest});
+      written_back_.push_back(false);
+    }
+    if (is_written(asked(largest)->value)) return;
+    ValueId left = backward_.add_value(backward_.type(g), kNone, p);
+    written_back_.push_back(false);
+    std::swap(pool.op, relu.op);
+    std::swap(pool.attributes, relu.attributes);
+    std::swap(pool.owner, relu.owner);
+    relu.inputs = {left, pool.inputs[1]};
+    pool.inputs = {g, asked(largest)->value};
+    pool.outputs = {left};
+    backward_.values[at(spread)].producer = kNone;
+    if (readers_of(old).empty() && read_by_nodes(old))
+      std::erase_if(backward_.inputs, [&](const Input& in) { return in.value == old; });
+  }
+
+  // False if another input is now read in its place.
+  bool ask_for_results(Input& in) {
+    if (outside_[at(forward_.memory_of(in.index))]) return true;
+    ValueId y = result_of(in.index);
+    if (y == kNone || !only_relu_asks(in.value)) return true;
+    const Input* same = asked(y);
+    if (!same) {
+      in.index = y;
+      return true;
+    }
+    if (is_written(same->value)) return true;
+    replace_uses(backward_, in.value, same->value);
+    return false;
+  }
+
+  const Graph& forward_;
+  Graph& backward_;
+  std::vector<bool> written_, written_back_;  // by memory
+  std::vector<bool> outside_;                 // by memory of the forward graph: an input's
+  std::vector<bool> seen_;                    // and a result's
+};
+
+}  // namespace
+
+void ask_for_results(const Graph& forward, Graph& backward) {
+  auto is_relu = [](const Node& n) { return n.op == &pointwise::relu_operator(); };
+  if (std::any_of(forward.nodes.begin(), forward.nodes.end(), is_relu)) ReluGradients(forward, backward).run();
+}
 
 int64_t saved_bytes(const Graph& forward, const Graph& backward) {
   std::set<ValueId> memories;

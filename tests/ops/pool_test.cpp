@@ -112,6 +112,37 @@ TEST(Pool, ThreadsDoNotChangeTheBits) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(identical(one[i], three[i])) << i;
 }
 
+// Windows that have no place in common are gone through by vectors of channels where these lie last.
+TEST(Pool, GradientsOfMaximaInBothOrders) {
+  auto compare = [](const Shape& sizes, const Shape& kernel, const MaxPoolOptions& options, DType dtype) {
+    SCOPED_TRACE(testing::Message() << sizes[1] << " channels " << sizes[2] << "x" << sizes[3] << " kernel "
+                                    << kernel[0]);
+    manual_seed(3);
+    Tensor x = randint(7, sizes).to(dtype);  // many are equal
+    x.index({0, 0, 1, 1}).fill_(NAN), x.index({0, 1, 2}).fill_(-INFINITY), x.index({0, 2, 0, 0}).fill_(INFINITY);
+    auto gradient = [&](MemoryFormat format) {
+      Tensor y = x.clone().contiguous(format).requires_grad_(), m = max_pool2d(y, kernel, options);
+      manual_seed(4);
+      Tensor g = randint(3, m.sizes()).to(dtype) - 1;
+      g = where(g == 0, full({}, -0.0).to(dtype), g);
+      g.index({0, 0, 0, 0}).fill_(INFINITY);
+      return grad({m}, {y}, {}, {g})[0].contiguous();
+    };
+    EXPECT_TRUE(identical(gradient(MemoryFormat::channels_last), gradient(MemoryFormat::contiguous)));
+  };
+  for (DType dtype : {f32, f64})
+    for (int64_t channels : {3, 16, 33, 70}) {
+      compare({2, channels, 8, 6}, {2, 2}, {}, dtype);
+      compare({2, channels, 9, 11}, {2, 3}, {}, dtype);                                // some are in no window
+      compare({2, channels, 9, 11}, {2, 2}, {.stride = {3, 4}}, dtype);                // apart
+      compare({2, channels, 9, 11}, {2, 2}, {.stride = 3, .dilation = 2}, dtype);      // with holes
+      compare({2, channels, 9, 11}, {2, 2}, {.stride = 2, .dilation = 2}, dtype);      // into each other
+      compare({2, channels, 9, 11}, {3, 3}, {.stride = 2}, dtype);                     // with a place in common
+      compare({2, channels, 9, 11}, {2, 2}, {.stride = 2, .padding = 1}, dtype);       // not whole
+      compare({2, channels, 9, 11}, {2, 2}, {.stride = 2, .ceil_mode = true}, dtype);  // not whole at the end
+    }
+}
+
 TEST(Pool, EmptyBatches) {
   Tensor x = zeros({0, 3, 4, 4}).requires_grad_();
   Tensor y = max_pool2d(x, 2) + avg_pool2d(x, 2) + adaptive_max_pool2d(x, 2);

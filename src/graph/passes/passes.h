@@ -27,6 +27,8 @@ void remove_copies(Graph& graph);
 void fold_layouts(Graph& graph);
 /// Images stay in blocks of channels between convolutions that want them so. See Note [Images in blocks].
 void keep_blocks(Graph& graph);
+/// batch_norm in blocks does what its neighbours do to its images. See Note [Norms and their neighbours].
+void fuse_norms(Graph& graph);
 /// Neighbouring small all_reduces of the same kind become one call for many tensors.
 void bucket_collectives(Graph& graph);
 /// Fills graph.groups, and orders nodes so that those of a group are together.

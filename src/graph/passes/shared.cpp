@@ -37,6 +37,7 @@ void optimise(Graph& graph) {
   tidy(graph);
   run_passes(graph, {
                         {"blocks", keep_blocks},
+                        {"norms", fuse_norms},
                         {"bucketing", bucket_collectives},
                         {"fusion", find_groups},
                         {"overlap", overlap_collectives},

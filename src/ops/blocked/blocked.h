@@ -49,6 +49,30 @@ Form sum_form(const Asked& asked);
 /// f32 images to and fro, one of them in blocks.
 void reorder(const Tensor& from, const Tensor& to);
 
+// ---- batch_norm and what is done to its images in the same pass over memory. See Note [Norms and their neighbours].
+
+/// (x, weight, bias[, added]) → (y, mean, variance), where y is relu(added + what batch_norm gives), or less than that.
+struct Norm {
+  double eps;
+  bool relu = false;
+  TUTTI_FIELDS(eps, relu)
+};
+/// (g, x, weight, mean, variance[, y]) → (dx, dweight, dbias[, Σ dx][, left]). With `relu`, g is the gradient of
+/// relu's results y, and what relu leaves of it goes on; `keeps`: and is given as `left`. `sums`: Σ dx over all but the
+/// channels is given.
+struct NormGradient {
+  double eps;
+  bool relu = false, sums = false, keeps = false;
+  TUTTI_FIELDS(eps, relu, sums, keeps)
+};
+const Operator& norm();
+const Operator& norm_gradient();
+
+/// sum() over all but the channels.
+const Operator& sum();
+/// Its second step, from the sums of images [batch, channels].
+void add_rows(const Tensor& rows, const Tensor& out);
+
 }  // namespace tutti::blocked
 
 namespace tutti {

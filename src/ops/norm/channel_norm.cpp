@@ -46,6 +46,11 @@ extern const Operator blocked_op, blocked_backward_op;
 
 // Whether x lies in blocks (ops/blocked/blocked.h), and its sizes without them.
 bool in_blocks(const Call& c) { return &c.op == &blocked_op || &c.op == &blocked_backward_op; }
+ChannelNorm norm_of(const Call& c) {
+  if (&c.op == &blocked_op) return {0, c.as<blocked::Norm>().eps, false};
+  if (&c.op == &blocked_backward_op) return {0, c.as<blocked::NormGradient>().eps, false};
+  return c.as<ChannelNorm>();
+}
 Shape sizes_of(const Call& c, const Tensor& x) { return in_blocks(c) ? blocked::plain_sizes(x.sizes()) : x.sizes(); }
 
 // How the kernels see the tensor. Without spatial dims, the entries of a batch are rows of channels.
@@ -123,7 +128,7 @@ double entry(const Tensor& t, int64_t i, double missing) {
 template <class T>
 void forward(const Call& c) {
   constexpr DType computing = dtype_of<T>;
-  const auto& a = c.as<ChannelNorm>();
+  ChannelNorm a = norm_of(c);
   Tensor x = arranged(c.input(0), computing, a.channels_last), w = arranged(c.input(1), computing),
          b = arranged(c.input(2), computing);
   Shape sizes = sizes_of(c, x);
@@ -147,9 +152,11 @@ void forward(const Call& c) {
     return entry<T>(b, i, 0) + (static_cast<double>(static_cast<T>(mean[k])) - mean[k]) * factor(k, i);
   });
   Result y(c.output(), computing);
+  Tensor added = l.blocks && c.inputs.size() > 3 ? arranged(c.input(3), computing) : Tensor();
+  bool relu = l.blocks && c.as<blocked::Norm>().relu;
   parallel_for(l.units(), units_at_a_time(l), [&](int64_t begin, int64_t end) {
-    channel_apply_pointer()(computing, l, x.raw_data(), centre.data(), scale.data(), shift.data(), y.data(), begin,
-                            end);
+    channel_apply_pointer()(computing, l, x.raw_data(), centre.data(), scale.data(), shift.data(), data_or_null(added),
+                            relu, y.data(), begin, end);
   });
   y.finish();
 }
@@ -160,7 +167,7 @@ void run_forward(const Call& c) { c.input(0).dtype() == DType::f64 ? forward<dou
 template <class T>
 void backward(const Call& c) {
   constexpr DType computing = dtype_of<T>;
-  const auto& a = c.as<ChannelNorm>();
+  ChannelNorm a = norm_of(c);
   Tensor g = arranged(c.input(0), computing, a.channels_last), x = arranged(c.input(1), computing, a.channels_last);
   Tensor w = arranged(c.input(2), computing), mean = arranged(c.input(3), computing),
          var = arranged(c.input(4), computing);
@@ -168,13 +175,20 @@ void backward(const Call& c) {
   Channels l = layout_of(sizes, a);
   l.blocks = in_blocks(c);
   Sharing s(sizes, a.groups);
-  auto r = [&](size_t k) { return 1 / std::sqrt(static_cast<double>(var.data<T>()[k]) + a.eps); };
+  Doubles rs(static_cast<size_t>(s.statistics()));
+  for (size_t k = 0; k < rs.size(); ++k) rs[k] = 1 / std::sqrt(static_cast<double>(var.data<T>()[k]) + a.eps);
+  auto r = [&](size_t k) { return rs[k]; };
   Table<T> centre(l), of_g(l), of_x(l), shift(l);
   centre.fill(l, s, [&](size_t k, int64_t) { return mean.data<T>()[k]; });
   Doubles sums(static_cast<size_t>(l.sums())), products(sums.size());
+  Result dx(c.output(0), computing), dw(c.output(1), computing), db(c.output(2), computing);
+  blocked::NormGradient also = l.blocks ? c.as<blocked::NormGradient>() : blocked::NormGradient{};
+  Tensor y = also.relu ? arranged(c.input(5), computing) : Tensor();
+  // What relu leaves of g lies where it is asked for, else where dx will be.
+  Tensor left = !also.relu ? g : also.keeps ? c.output(also.sums ? 4 : 3) : dx.tensor();
   parallel_for(l.units(), units_at_a_time(l), [&](int64_t begin, int64_t end) {
     channel_products_pointer()(computing, l, g.raw_data(), x.raw_data(), centre.data(), sums.data(), products.data(),
-                               begin, end);
+                               data_or_null(y), left.raw_data(), begin, end);
   });
   Doubles sum(static_cast<size_t>(s.statistics())), product(sum.size());
   Doubles weight(static_cast<size_t>(s.channels)), bias(weight.size());
@@ -189,11 +203,20 @@ void backward(const Call& c) {
   of_g.fill(l, s, [&](size_t k, int64_t i) { return r(k) * entry<T>(w, i, 1); });
   of_x.fill(l, s, [&](size_t k, int64_t) { return -r(k) * r(k) * r(k) * product[k] / count; });
   shift.fill(l, s, [&](size_t k, int64_t) { return -r(k) * sum[k] / count; });
-  Result dx(c.output(0), computing), dw(c.output(1), computing), db(c.output(2), computing);
+  Tensor rows = also.sums ? make_tensor({s.batch, s.channels}, DType::f32, x.device()) : Tensor();
   parallel_for(l.units(), units_at_a_time(l), [&](int64_t begin, int64_t end) {
-    channel_gradient_pointer()(computing, l, g.raw_data(), x.raw_data(), centre.data(), of_g.data(), of_x.data(),
-                               shift.data(), dx.data(), begin, end);
+    auto apply = [&](int64_t from, int64_t to) {
+      channel_gradient_pointer()(computing, l, left.raw_data(), x.raw_data(), centre.data(), of_g.data(), of_x.data(),
+                                 shift.data(), dx.data(), from, to);
+    };
+    if (!also.sums) return apply(begin, end);
+    for (int64_t unit = begin; unit < end; ++unit) {  // one by one: a sum finds its image in the cache
+      apply(unit, unit + 1);
+      sum_blocks_pointer()(static_cast<const float*>(dx.data()) + unit * l.inner * blocked::kChannels, 1, l.inner,
+                           rows.data<float>() + unit * blocked::kChannels);
+    }
   });
+  if (also.sums) blocked::add_rows(rows, c.output(3));
   for (size_t i = 0; i < weight.size(); ++i) {
     static_cast<T*>(dw.data())[i] = static_cast<T>(weight[i]);
     static_cast<T*>(db.data())[i] = static_cast<T>(bias[i]);
@@ -216,7 +239,7 @@ TensorSpec spec_like(const Tensor& x, const ChannelNorm& a) {
 void infer_forward(const Call& c, std::span<TensorSpec> out) {
   check_operands(c, 0, {1, 2});
   const Tensor& x = c.input(0);
-  const auto& a = c.as<ChannelNorm>();
+  ChannelNorm a = norm_of(c);
   out[0] = spec_like(x, a);
   out[1] = {.sizes = {Sharing(sizes_of(c, x), a.groups).statistics()},
             .dtype = computing_dtype(x.dtype()),
@@ -227,9 +250,13 @@ void infer_forward(const Call& c, std::span<TensorSpec> out) {
 void infer_backward(const Call& c, std::span<TensorSpec> out) {
   check_operands(c, 1, {2});
   const Tensor &x = c.input(1), &w = c.input(2);
-  out[0] = spec_like(x, c.as<ChannelNorm>());
+  out[0] = spec_like(x, norm_of(c));
   out[1] = {.sizes = {sizes_of(c, x)[1]}, .dtype = w.defined() ? w.dtype() : x.dtype(), .device = x.device()};
   out[2] = out[1];
+  if (!in_blocks(c)) return;
+  const auto& also = c.as<blocked::NormGradient>();
+  if (also.sums) out[3] = {.sizes = out[1].sizes, .dtype = x.dtype(), .device = x.device()};
+  if (also.keeps) out.back() = out[0];
 }
 
 void second_gradient(GradientCall& c) {
@@ -430,7 +457,17 @@ Form norm_form(const Asked& asked) {
   if (!forward && &asked.op != &backward_op) return {};
   const auto& a = *static_cast<const ChannelNorm*>(asked.attributes.data);
   if (a.channels_last || a.groups) return {};
-  return {.op = forward ? &blocked_op : &blocked_backward_op, .inputs = forward ? 0b1u : 0b11u, .outputs = 0b1};
+  Form form{.op = forward ? &blocked_op : &blocked_backward_op, .inputs = forward ? 0b1u : 0b11u, .outputs = 0b1};
+  auto own = [&](auto kept) {
+    form.attributes = attributes(*kept);
+    form.owner = kept;
+  };
+  forward ? own(std::make_shared<Norm>(Norm{.eps = a.eps}))
+          : own(std::make_shared<NormGradient>(NormGradient{.eps = a.eps}));
+  return form;
 }
+
+const Operator& norm() { return blocked_op; }
+const Operator& norm_gradient() { return blocked_backward_op; }
 
 }  // namespace tutti::blocked

@@ -1,4 +1,6 @@
 // Statistics and normalisation a channel: batch_norm, group_norm, instance_norm.
+#include <type_traits>
+
 #include "ops/norm/kernels.h"
 #include "ops/norm/sums.h"
 
@@ -146,31 +148,38 @@ using Block = Vec<float, 16>;
 // sum_row() for 16 channels at a time: a vector of them takes the place of each number there, and of each lane. `Sums`
 // are taken at once; values(i, p) sets p to those of pixel i, and fill(p) to what sum_row() has in lanes behind the
 // last.
-template <int Sums, class Values, class Fill>
+template <int AtOnce, int Sums, class Values, class Fill>
 TUTTI_HD void sum_pixels(int64_t count, double (&totals)[Sums][16], Values&& values, Fill&& fill) {
-  constexpr int N = Lanes<float>::lanes;
+  constexpr int N = Lanes<float>::lanes, kWide = 4 * N;
   for (auto& total : totals)
     for (double& t : total) t = 0;
-  Block p[Sums], sum[4 * N][Sums];
-  auto add = [&](int k) __attribute__((always_inline)) {
-    for (int s = 0; s < Sums; ++s) sum[k][s] = sum[k][s] + p[s];
+  Block sum[kWide][Sums];
+  // Rows of pixels, a sum for each place in a row. Sums are in memory, so `AtOnce` rows are added on one visit to them.
+  auto add_rows = [&]<int Rows>(std::integral_constant<int, Rows>, int64_t i) __attribute__((always_inline)) {
+    for (int k = 0; k < kWide; ++k) {
+      Block p[Sums], total[Sums];
+      for (int s = 0; s < Sums; ++s) total[s] = sum[k][s];
+      for (int r = 0; r < Rows; ++r) {
+        values(i + r * kWide + k, p);
+        for (int s = 0; s < Sums; ++s) total[s] = total[s] + p[s];
+      }
+      for (int s = 0; s < Sums; ++s) sum[k][s] = total[s];
+    }
   };
   for (int64_t start = 0; start < count; start += kBlock) {
     int64_t end = count - start < kBlock ? count : start + kBlock, i = start;
     for (auto& one : sum)
       for (Block& b : one) b = Block(0);
-    for (; i + 4 * N <= end; i += 4 * N)
-      for (int k = 0; k < 4 * N; ++k) {
-        values(i + k, p);
-        add(k);
-      }
+    for (; i + AtOnce * kWide <= end; i += AtOnce * kWide) add_rows(std::integral_constant<int, AtOnce>(), i);
+    for (; i + kWide <= end; i += kWide) add_rows(std::integral_constant<int, 1>(), i);
     for (; i < end; i += N)
       for (int k = 0; k < N; ++k) {
+        Block p[Sums];
         if (i + k < end)
           values(i + k, p);
         else
           fill(p);
-        add(k);
+        for (int s = 0; s < Sums; ++s) sum[k][s] = sum[k][s] + p[s];
       }
     for (int s = 0; s < Sums; ++s) {
       Block lane[N];
@@ -183,18 +192,17 @@ TUTTI_HD void sum_pixels(int64_t count, double (&totals)[Sums][16], Values&& val
     }
   }
 }
-
 // first_mean() and deviations().
 void block_moments(const float* x, int64_t count, double* mean, double* squares) {
   auto n = static_cast<double>(count);
   double sum[1][16], rest[2][16];
-  sum_pixels(
+  sum_pixels<4>(
       count, sum, [&](int64_t i, Block(&p)[1]) __attribute__((always_inline)) { p[0] = Block::load(x + i * 16); },
       [](Block(&p)[1]) { p[0] = Block(0); });
   float near[16];
   for (int k = 0; k < 16; ++k) near[k] = static_cast<float>(sum[0][k] / n);
   Block shift = Block::load(near);
-  sum_pixels(
+  sum_pixels<4>(
       count, rest,
       [&](int64_t i, Block(&p)[2]) __attribute__((always_inline)) {
         p[0] = Block::load(x + i * 16) - shift;
@@ -211,14 +219,27 @@ void block_moments(const float* x, int64_t count, double* mean, double* squares)
   }
 }
 
-void block_products(const float* g, const float* x, const float* mean, int64_t count, double* sum, double* product) {
+// relu() and its gradient, as the pointwise operator has them.
+TUTTI_HD Block relu_of(Block x) { return select(x <= Block(0), Block(0), x); }
+TUTTI_HD Block relu_gradient(Block g, Block x) { return select(x <= Block(0), Block(0), g); }
+
+template <bool Relu>
+void block_products(const float* g, const float* x, const float* mean, int64_t count, double* sum, double* product,
+                    const float* relu, float* left) {
   Block shift = Block::load(mean);
   double totals[2][16];
-  sum_pixels(
+  sum_pixels<Relu ? 1 : 2>(
       count, totals,
       [&](int64_t i, Block(&p)[2]) __attribute__((always_inline)) {
+        // What is written may lie a multiple of 4096 bytes from what is read next, and processors would wait for it: so
+        // all of a pixel is read before, and rows, which are that far from each other, are taken one by one.
+        Block from = Block::load(x + i * 16);
         p[0] = Block::load(g + i * 16);
-        p[1] = p[0] * (Block::load(x + i * 16) - shift);
+        if constexpr (Relu) {
+          p[0] = relu_gradient(p[0], Block::load(relu + i * 16));
+          p[0].store(left + i * 16);
+        }
+        p[1] = p[0] * (from - shift);
       },
       [&](Block(&p)[2]) {
         p[0] = Block(0);
@@ -230,9 +251,16 @@ void block_products(const float* g, const float* x, const float* mean, int64_t c
   }
 }
 
-void block_apply(const float* x, const float* mean, const float* scale, const float* shift, int64_t count, float* y) {
+template <bool Adds, bool Relu>
+void block_apply(const float* x, const float* mean, const float* scale, const float* shift, const float* added,
+                 int64_t count, float* y) {
   Block m = Block::load(mean), a = Block::load(scale), b = Block::load(shift);
-  for (int64_t i = 0; i < count * 16; i += 16) ((Block::load(x + i) - m) * a + b).store(y + i);
+  for (int64_t i = 0; i < count * 16; i += 16) {
+    Block v = (Block::load(x + i) - m) * a + b;
+    if constexpr (Adds) v = Block::load(added + i) + v;
+    if constexpr (Relu) v = relu_of(v);
+    v.store(y + i);
+  }
 }
 
 void block_gradient(const float* g, const float* x, const float* mean, const float* of_g, const float* of_x,
@@ -260,15 +288,17 @@ void moments(const Channels& c, const T* x, double* mean, double* squares, int64
 }
 
 template <class T>
-void products(const Channels& c, const T* g, const T* x, const T* mean, double* sum, double* product, int64_t begin,
-              int64_t end) {
+void products(const Channels& c, const T* g, const T* x, const T* mean, double* sum, double* product, const T* relu,
+              T* left, int64_t begin, int64_t end) {
   using V = Lanes<T>;
   for (int64_t unit = begin; unit < end; ++unit) {
     Unit u = unit_of(c, unit);
     const T *from_g = g + u.at, *from_x = x + u.at, *table = mean + u.outer * c.table + u.channel;
     if constexpr (sizeof(T) == 4)
       if (c.blocks) {
-        block_products(from_g, from_x, table, c.inner, sum + u.sums, product + u.sums);
+        auto run = relu ? block_products<true> : block_products<false>;
+        run(from_g, from_x, table, c.inner, sum + u.sums, product + u.sums, relu ? relu + u.at : nullptr,
+            relu ? left + u.at : nullptr);
         continue;
       }
     if (!c.last) {
@@ -297,15 +327,17 @@ void products(const Channels& c, const T* g, const T* x, const T* mean, double* 
 }
 
 template <class T>
-void apply(const Channels& c, const T* x, const T* mean, const T* scale, const T* shift, T* y, int64_t begin,
-           int64_t end) {
+void apply(const Channels& c, const T* x, const T* mean, const T* scale, const T* shift, const T* added, bool relu,
+           T* y, int64_t begin, int64_t end) {
   using V = Lanes<T>;
   for (int64_t unit = begin; unit < end; ++unit) {
     Unit u = unit_of(c, unit);
     int64_t table = u.outer * c.table + u.channel;
     if constexpr (sizeof(T) == 4)
       if (c.blocks) {
-        block_apply(x + u.at, mean + table, scale + table, shift + table, c.inner, y + u.at);
+        auto run = added ? (relu ? block_apply<true, true> : block_apply<true, false>)
+                         : (relu ? block_apply<false, true> : block_apply<false, false>);
+        run(x + u.at, mean + table, scale + table, shift + table, added ? added + u.at : nullptr, c.inner, y + u.at);
         continue;
       }
     if (!c.last) {
@@ -382,15 +414,19 @@ TUTTI_ISA_DEFINE(channel_moments, void,
 
 TUTTI_ISA_DEFINE(channel_products, void,
                  (DType dtype, const normalization::Channels& c, const void* g, const void* x, const void* mean,
-                  double* sum, double* product, int64_t begin, int64_t end)) {
-  auto run = [&]<class T>(T) { products(c, in<T>(g), in<T>(x), in<T>(mean), sum, product, begin, end); };
+                  double* sum, double* product, const void* relu, void* left, int64_t begin, int64_t end)) {
+  auto run = [&]<class T>(T) {
+    products(c, in<T>(g), in<T>(x), in<T>(mean), sum, product, in<T>(relu), to<T>(left), begin, end);
+  };
   dtype == DType::f64 ? run(double()) : run(float());
 }
 
 TUTTI_ISA_DEFINE(channel_apply, void,
                  (DType dtype, const normalization::Channels& c, const void* x, const void* mean, const void* scale,
-                  const void* shift, void* y, int64_t begin, int64_t end)) {
-  auto run = [&]<class T>(T) { apply(c, in<T>(x), in<T>(mean), in<T>(scale), in<T>(shift), to<T>(y), begin, end); };
+                  const void* shift, const void* added, bool relu, void* y, int64_t begin, int64_t end)) {
+  auto run = [&]<class T>(T) {
+    apply(c, in<T>(x), in<T>(mean), in<T>(scale), in<T>(shift), in<T>(added), relu, to<T>(y), begin, end);
+  };
   dtype == DType::f64 ? run(double()) : run(float());
 }
 

@@ -53,14 +53,15 @@ TUTTI_ISA_DECLARE(normalize_rows_gradient, void,
 TUTTI_ISA_DECLARE(channel_moments, void,
                   (DType dtype, const normalization::Channels& c, const void* x, double* mean, double* squares,
                    int64_t begin, int64_t end))
-/// Σ g and Σ g·(x - mean) of each piece.
+/// Σ g and Σ g·(x - mean) of each piece. In blocks g may be the gradient of relu's results `relu`: then what it leaves
+/// of g is summed, and goes to `left`.
 TUTTI_ISA_DECLARE(channel_products, void,
                   (DType dtype, const normalization::Channels& c, const void* g, const void* x, const void* mean,
-                   double* sum, double* product, int64_t begin, int64_t end))
-/// y = (x - mean)·scale + shift
+                   double* sum, double* product, const void* relu, void* left, int64_t begin, int64_t end))
+/// y = (x - mean)·scale + shift. In blocks also y = added + that, unless null, and relu of it.
 TUTTI_ISA_DECLARE(channel_apply, void,
                   (DType dtype, const normalization::Channels& c, const void* x, const void* mean, const void* scale,
-                   const void* shift, void* y, int64_t begin, int64_t end))
+                   const void* shift, const void* added, bool relu, void* y, int64_t begin, int64_t end))
 /// y = g·of_g + (x - mean)·of_x + shift
 TUTTI_ISA_DECLARE(channel_gradient, void,
                   (DType dtype, const normalization::Channels& c, const void* g, const void* x, const void* mean,

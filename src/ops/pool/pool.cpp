@@ -155,7 +155,8 @@ void run_avg(const Call& c) {
 // Inner elements that one thread takes at a time. Windows overlap, so a plane is not divided further.
 constexpr int64_t kInnerBlock = 64;
 
-// Calls body(outer, first, count) for blocks of inner elements, after filling their memory with zeros.
+// Calls body(outer, first, count) for blocks of inner elements, after filling their memory with zeros, unless it need
+// not be.
 template <class T, class Body>
 void for_each_block(const Windows& w, T* x, Body&& body) {
   int64_t blocks = (w.inner + kInnerBlock - 1) / kInnerBlock, size = w.in() * w.inner;
@@ -177,6 +178,12 @@ void for_each_block(const Windows& w, T* x, Body&& body) {
 template <class T>
 void scatter_max(const Windows& w, const T* g, const int64_t* indices, T* x) {
   int64_t out = w.out(), in = w.in();
+  if (w.inner > 1 && in <= std::numeric_limits<int32_t>::max() && w.apart()) {
+    auto spread = [&](int64_t outer, int64_t first, int64_t count) {
+      max_pool_spread_pointer()(dtype_of<T>, w, g, indices, x, outer, first, count);
+    };
+    return for_each_block(w, x, spread);
+  }
   for_each_block(w, x, [&](int64_t outer, int64_t first, int64_t count) {
     for (int64_t o = 0; o < out; ++o) {
       int64_t at = (outer * out + o) * w.inner + first;
@@ -460,6 +467,13 @@ Tensor adaptive_max_pool2d(const Tensor& x, const Shape& output) {
 }
 Tensor adaptive_max_pool3d(const Tensor& x, const Shape& output) {
   return adaptive_max_pool3d_with_indices(x, output).values;
+}
+
+bool is_max_pool_gradient(const Operator& op, const Attributes& attributes) {
+  if (&op != &max_backward_op) return false;
+  // Padding is at most half of a window; only one that is dilated can step over all that there is.
+  const Shape& dilation = static_cast<const Pooling*>(attributes.data)->dilation;
+  return std::all_of(dilation.begin(), dilation.end(), [](int64_t d) { return d == 1; });
 }
 
 }  // namespace tutti

@@ -27,11 +27,26 @@ struct Windows {
   int64_t out() const { return axis[0].out * axis[1].out * axis[2].out; }
   /// Rows of the result, along the width.
   int64_t rows() const { return outer * axis[0].out * axis[1].out; }
+  /// Whether windows are whole and have no place in common.
+  bool apart() const {
+    for (const Axis& a : axis) {
+      if (a.in == 1 && a.out == 1 && a.kernel <= 1) continue;
+      int64_t reach = (a.kernel - 1) * a.step + 1;
+      if (!a.kernel || a.padding || a.stride < reach || (a.out - 1) * a.stride + reach > a.in) return false;
+    }
+    return true;
+  }
 };
 
 }  // namespace tutti::pooling
 
 namespace tutti {
+
+struct Operator;
+struct Attributes;
+
+/// Whether this is max_pool's gradient, from (gradient, indices), with something in every window.
+bool is_max_pool_gradient(const Operator& op, const Attributes& attributes);
 
 // f32 or f64. Rows begin..end of the result.
 TUTTI_ISA_DECLARE(max_pool_rows, void,
@@ -39,6 +54,11 @@ TUTTI_ISA_DECLARE(max_pool_rows, void,
                    int64_t end))
 TUTTI_ISA_DECLARE(avg_pool_rows, void,
                   (DType dtype, const pooling::Windows& w, const void* x, void* y, int64_t begin, int64_t end))
+// The transpose of max_pool, for one `outer` and `count` inner elements from `first` on, where windows are apart():
+// writes 0 + g where the largest was, and 0 in the rest of the windows.
+TUTTI_ISA_DECLARE(max_pool_spread, void,
+                  (DType dtype, const pooling::Windows& w, const void* g, const int64_t* indices, void* x,
+                   int64_t outer, int64_t first, int64_t count))
 // The transpose of avg_pool: adds the gradients of one `outer` to x's, for `count` inner elements from `first` on.
 TUTTI_ISA_DECLARE(avg_pool_spread, void,
                   (DType dtype, const pooling::Windows& w, const void* g, void* x, int64_t outer, int64_t first,

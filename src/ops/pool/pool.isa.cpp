@@ -10,6 +10,7 @@
 namespace tutti::pooling {
 namespace {
 
+using pointwise::convert;
 using pointwise::IntOf;
 using pointwise::Vec;
 
@@ -270,7 +271,10 @@ TUTTI_HD void max_window(const Window& window, const T* x, int64_t inner, T* y, 
   store_lanes(y, n, best);
   I lane[N];
   place.store(lane);
-  for (int i = 0; i < n; ++i) indices[i] = lane[i];
+  if (n == N)
+    for (int i = 0; i < N; ++i) indices[i] = lane[i];
+  else
+    for (int i = 0; i < n; ++i) indices[i] = lane[i];
 }
 
 template <class T>
@@ -292,6 +296,32 @@ void max_rows(const Windows& w, const T* x, T* y, int64_t* indices, int64_t begi
       max_window<T, IntOf<T>, N>(window, from + i, w.inner, to + i, index + i,
                                  static_cast<int>(w.inner - i < N ? w.inner - i : N));
   });
+}
+
+// The transpose, of windows that are whole and have no place in common: each of their places is written once. They hold
+// zeros before, which cost little and bring them into the cache.
+template <class T>
+void max_spread(const Windows& w, const T* g, const int64_t* indices, T* x, int64_t outer, int64_t first,
+                int64_t count) {
+  using I = IntOf<T>;
+  constexpr int N = 64 / sizeof(T);
+  using V = Vec<T, N>;
+  int64_t rows = w.axis[0].out * w.axis[1].out;
+  for_each_position(w, outer * rows, (outer + 1) * rows,
+                    [&](int64_t d, int64_t h, int64_t k, int64_t plane, int64_t position) {
+                      Window window = window_at(w, d, h, k);
+                      for (int64_t i = first; i < first + count; i += N) {
+                        int n = static_cast<int>(first + count - i < N ? first + count - i : N);
+                        const int64_t* index = indices + position * w.inner + i;
+                        auto place = convert<I>(load_lanes<Vec<int64_t, N>>(index, n));
+                        V share = V(0) + load_lanes<V>(g + position * w.inner + i, n);
+                        T* to = x + plane * w.inner + i;
+                        window.for_each([&](int64_t at) __attribute__((always_inline)) {
+                          auto here = mask_cast<T>(place == Vec<I, N>(static_cast<I>(at)));
+                          store_lanes(to + at * w.inner, n, select(here, share, V(0)));
+                        });
+                      }
+                    });
 }
 
 template <class T, int N>
@@ -354,6 +384,15 @@ TUTTI_ISA_DEFINE(max_pool_rows, void,
     pooling::max_rows(w, static_cast<const double*>(x), static_cast<double*>(y), indices, begin, end);
   else
     pooling::max_rows(w, static_cast<const float*>(x), static_cast<float*>(y), indices, begin, end);
+}
+
+TUTTI_ISA_DEFINE(max_pool_spread, void,
+                 (DType dtype, const pooling::Windows& w, const void* g, const int64_t* indices, void* x, int64_t outer,
+                  int64_t first, int64_t count)) {
+  if (dtype == DType::f64)
+    pooling::max_spread(w, static_cast<const double*>(g), indices, static_cast<double*>(x), outer, first, count);
+  else
+    pooling::max_spread(w, static_cast<const float*>(g), indices, static_cast<float*>(x), outer, first, count);
 }
 
 TUTTI_ISA_DEFINE(avg_pool_rows, void,

@@ -144,7 +144,7 @@ const Operator blocked_sum_op{
           parallel_for(images, std::max<int64_t>(1, 4096 / pixels), [&](int64_t begin, int64_t end) {
             sum_blocks_pointer()(from + begin * pixels * 16, end - begin, pixels, to + begin * 16);
           });
-          fold_tensor(c.output(), rows, {1, 0}, {.operation = Operation::sum, .element = DType::f32});
+          blocked::add_rows(rows, c.output());
         },
 };
 
@@ -219,6 +219,13 @@ Tensor count_nonzero(const Tensor& x, const Shape& dims, bool keepdim) {
 }  // namespace tutti
 
 namespace tutti::blocked {
+
+const Operator& sum() { return blocked_sum_op; }
+
+void add_rows(const Tensor& rows, const Tensor& out) {
+  using namespace reduction;
+  fold_tensor(out, rows, {1, 0}, {.operation = Operation::sum, .element = DType::f32});
+}
 
 Form sum_form(const Asked& asked) {
   using namespace reduction;
