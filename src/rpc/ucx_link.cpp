@@ -242,9 +242,12 @@ UcxLinkUse::~UcxLinkUse() {
   std::lock_guard lock(mutex_);
   std::vector<void*> closing;
   for (Peer& p : peers_) {
-    // One that shared memory leads to and that is no more cannot be closed: it goes with the worker.
-    if (!p.endpoint || p.closed || !p.met) continue;
+    if (!p.endpoint || !p.met) continue;
+    // What waits for an answer of a peer that is no more would be found by UCX when its worker goes, which is one more
+    // assertion (ucp_ep.c, proto_reqs): by force, it is given up before.
     ucp_request_param_t params{};
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = p.closed ? UCP_EP_CLOSE_FLAG_FORCE : 0;
     ucs_status_ptr_t request = ucx_.ep_close_nbx(p.endpoint, &params);
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
   }

@@ -115,10 +115,12 @@ void outlive(Shared& shared) {
 }
 
 void work(Shared& shared, const Round& round) {
+  bool made = false;
   try {
     if (round.early) barrier();  // there is a world
     if (rank() == round.victim && round.early) die_at(round.after);
     rpc::Session session({.timeout = kPatience});
+    made = true;
     if (rank() == round.victim && !round.early) die_at(round.after);
     if (rank() == 0)
       drive(shared, round);
@@ -133,7 +135,7 @@ void work(Shared& shared, const Round& round) {
     ++shared.hangs;
     std::printf("rank %d waited in vain: %s\n", rank(), e.what());
   } catch (const Error& e) {
-    if (round.early) {  // there may have been no session, and whoever has one need not wait for this one's part
+    if (round.early || !made) {  // whoever has a session need not wait for this one's part
       shared.over += kWorkers;
       return;
     }
