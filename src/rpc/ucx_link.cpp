@@ -141,6 +141,7 @@ class UcxLinkUse final : public Link {
   std::shared_ptr<UcxLink> link_;
   const Ucx& ucx_ = Ucx::instance();
   const int me_;
+  const bool eager_ = !comm::has_fast_network();
   std::mutex mutex_;
   Inbox inbox_;
   std::vector<Peer> peers_;
@@ -294,6 +295,12 @@ void UcxLinkUse::send(int to, Packed packed) {
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = on_sent;
   params.user_data = sending.get();
+  // By TCP UCX 1.13 does not bear that a peer dies while it fetches, or is fetched from (tcp_ep.c, PUT_TX_WAITING_ACK;
+  // ucp_ep.c, proto_reqs): all goes at once, which takes one more copy.
+  if (eager_) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = UCP_AM_SEND_FLAG_EAGER;
+  }
   // What precedes the tensors goes with the header, so that UCX finds their memory in one piece, and moves it without a
   // copy of its own.
   std::string& front = sending->packed.front;
