@@ -19,6 +19,7 @@
 
 #include "io/descriptor.h"
 #include "rpc/message.h"
+#include "tutti/comm/work.h"
 
 namespace tutti::rpc::detail {
 
@@ -59,6 +60,7 @@ struct LinkPlan {
   std::string key = {};              // the session's
   std::chrono::milliseconds timeout{};
   std::function<void()> check = [] {};  // called while they meet: throws when one of them is no more
+  std::function<Work()> barrier = {};   // begins one of all workers; may be empty
   LinkEvents events = {};
 };
 

@@ -16,9 +16,11 @@ std::unique_ptr<Opening> open_ucx_link() {
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "comm/transport/ucx_library.h"
 #include "tutti/ops.h"
@@ -32,6 +34,7 @@ namespace {
 constexpr unsigned kMessage = 2;        // the number of our active message
 constexpr size_t kMostInHeader = 1024;  // of what precedes a tensor
 constexpr auto kClosing = std::chrono::milliseconds(500);
+constexpr auto kNaming = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -43,8 +46,8 @@ class UcxLink {
     comm::check_status(ucx.config_read(nullptr, nullptr, &config), "its configuration cannot be read");
     // Note [Links]. And a process that is killed would leave its files in /dev/shm.
     if (!std::getenv("UCX_TLS")) ucx.config_modify(config, "TLS", "^sm");
-    for (const char* name : {"TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE"})
-      if (!std::getenv((std::string("UCX_") + name).c_str())) ucx.config_modify(config, name, "64k");
+    // Note [Meeting by UCX]. (Names of a transport's settings are without that of the transport here.)
+    if (!std::getenv("UCX_TCP_CONN_NB")) ucx.config_modify(config, "CONN_NB", "y");
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
     params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -100,7 +103,7 @@ class UcxLinkUse final : public Link {
   struct Peer {
     LinkPeer given;
     ucp_ep_h endpoint = nullptr;
-    bool closed = false, met = false;
+    bool closed = false, connected = false, met = false;
   };
   /// On its way; UCX reads it until it has left.
   struct Sending {
@@ -118,22 +121,27 @@ class UcxLinkUse final : public Link {
 
   // All of these want the mutex.
   ucp_ep_h endpoint(int to);
+  void connect(Peer& peer);
   void broken(int peer, std::string why);
   ucs_status_t arrived(const WireHeader& header, std::string_view front, void* data, size_t length, bool rendezvous);
   void unpacked(const WireHeader& header, std::string_view bytes, const std::shared_ptr<void>& owner);
   bool progress();
+  // This one does not.
+  void await(const LinkPlan& plan, Clock::time_point until, const std::function<int()>& missing);
   /// More has to move than whoever sleeps knows of.
   void wake() { ucx_.worker_signal(link_->worker); }
 
   static ucs_status_t on_message(void* self, const void* header, size_t header_length, void* data, size_t length,
                                  const ucp_am_recv_param_t* param);
   static void on_broken(void* self, ucp_ep_h ep, ucs_status_t status);
+  static void on_connected(void* request, ucs_status_t status, void* peer);
   static void on_sent(void* request, ucs_status_t status, void* data);
   static void on_fetched(void* request, ucs_status_t status, size_t length, void* data);
 
   std::shared_ptr<UcxLink> link_;
   const Ucx& ucx_ = Ucx::instance();
   const int me_;
+  const bool eager_ = !comm::has_fast_network();
   std::mutex mutex_;
   Inbox inbox_;
   std::vector<Peer> peers_;
@@ -154,10 +162,30 @@ UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, const LinkPlan& plan)
   comm::check_status(ucx_.worker_set_am_recv_handler(link_->worker, &handler), "no handler");
 }
 
-// A message each way: what is wrong with the network is found here. And UCX 1.13 aborts the process if an endpoint is
-// closed while it is still being connected.
+// Note [Meeting by UCX]
+// Connections are made here, and a message goes each way: what is wrong with the network is found now, and UCX 1.13
+// aborts the process if an endpoint is closed while it is still being connected. It also does so, by assertions of its
+// own, when a peer dies at one of two moments:
+// - A first message waits for the TCP connection, with another before it by which UCX sets the endpoint up. When the
+//   connection stands, but the peer is no more, that one is taken out of the queue out of which it is being sent
+//   (wireup_ep.c, pending_count). So nobody sends before the connections of all stand: a flush waits for that and needs
+//   no such message, and then there is a barrier by the group.
+// - connect() succeeds, what follows it cannot be sent, and neither succeeds a second connect(), all inside of
+//   ucp_ep_create() (tcp_ep.c, CTX_TYPE_TX). With CONN_NB the connection is made later, where UCX can cope with that.
 void UcxLinkUse::meet(const LinkPlan& plan) {
   auto until = Clock::now() + plan.timeout;
+  auto first = [&](bool Peer::* is) {
+    auto it = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.given.mine && !(p.*is); });
+    return it == peers_.end() ? -1 : static_cast<int>(it - peers_.begin());
+  };
+  {
+    std::lock_guard lock(mutex_);
+    for (Peer& p : peers_)
+      if (p.given.mine) connect(p);
+  }
+  await(plan, until, [&] { return first(&Peer::connected); });
+  Work all = plan.barrier ? plan.barrier() : Work();
+  await(plan, until, [&] { return !all.defined() || all.wait_for(std::chrono::microseconds(200)) ? -1 : me_; });
   for (int k = 0; k < static_cast<int>(peers_.size()); ++k) {
     if (!peers_[static_cast<size_t>(k)].given.mine) continue;
     Message hello;
@@ -165,23 +193,49 @@ void UcxLinkUse::meet(const LinkPlan& plan) {
     hello.from = me_;
     send(k, pack(std::move(hello)));
   }
-  auto missing = [&]() -> const Peer* {
-    std::lock_guard lock(mutex_);
-    for (const Peer& p : peers_)
-      if (p.given.mine && !p.met) return &p;
-    return nullptr;
-  };
-  while (const Peer* p = missing()) {
-    const auto& breaks = inbox_.breaks();
-    check<ConnectionError>(Clock::now() < until && breaks.empty(), "rpc::Session",
-                           "nothing was heard of worker number {} by UCX in {:.3g} s{}", p - peers_.data(),
-                           std::chrono::duration<double>(plan.timeout).count(),
-                           breaks.empty() ? "" : ": " + breaks[0].second);
+  await(plan, until, [&] { return first(&Peer::met); });
+}
+
+void UcxLinkUse::connect(Peer& peer) {
+  ucp_ep_h ep = endpoint(static_cast<int>(&peer - peers_.data()));
+  if (!ep) return;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = on_connected;
+  params.user_data = &peer;
+  ucs_status_ptr_t status = ucx_.ep_flush_nbx(ep, &params);
+  if (status == nullptr) peer.connected = true;
+  if (UCS_PTR_IS_ERR(status))
+    broken(static_cast<int>(&peer - peers_.data()),
+           fmt::format("UCX cannot connect to it: {}", ucx_.status_string(UCS_PTR_STATUS(status))));
+}
+
+// Where it failed, UCX says so: on_broken.
+void UcxLinkUse::on_connected(void* request, ucs_status_t status, void* peer) {
+  static_cast<Peer*>(peer)->connected = status == UCS_OK;
+  Ucx::instance().request_free(request);
+}
+
+/// Until missing() is -1; otherwise it is the number of one that all wait for, or this worker's own.
+void UcxLinkUse::await(const LinkPlan& plan, Clock::time_point until, const std::function<int()>& missing) {
+  auto broken = [&] { return !inbox_.breaks().empty(); };
+  for (int k = missing(); k >= 0; k = missing()) {
+    if (broken()) {  // the group knows whose end that was, if it was one: soon
+      for (auto soon = Clock::now() + kNaming; Clock::now() < soon;) {
+        plan.check();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      const auto& [peer, why] = inbox_.breaks()[0];
+      fail<ConnectionError>("rpc::Session", "worker number {} cannot be reached by UCX: {}", peer, why);
+    }
+    check<ConnectionError>(Clock::now() < until, "rpc::Session",
+                           "nothing was heard of worker number {} by UCX in {:.3g} s", k,
+                           std::chrono::duration<double>(plan.timeout).count());
     std::unique_lock lock(mutex_);
-    if (progress()) continue;
+    if (progress() || broken()) continue;
     lock.unlock();
     pollfd readable{link_->efd, POLLIN, 0};
-    if (arm() && ::poll(&readable, 1, 10) == 0) plan.check();
+    if (arm() && ::poll(&readable, 1, k == me_ ? 0 : 10) == 0) plan.check();
   }
 }
 
@@ -189,9 +243,12 @@ UcxLinkUse::~UcxLinkUse() {
   std::lock_guard lock(mutex_);
   std::vector<void*> closing;
   for (Peer& p : peers_) {
-    // One that shared memory leads to and that is no more cannot be closed: it goes with the worker.
-    if (!p.endpoint || p.closed || !p.met) continue;
+    if (!p.endpoint || !p.met) continue;
+    // What waits for an answer of a peer that is no more would be found by UCX when its worker goes, which is one more
+    // assertion (ucp_ep.c, proto_reqs): by force, it is given up before.
     ucp_request_param_t params{};
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = p.closed ? UCP_EP_CLOSE_FLAG_FORCE : 0;
     ucs_status_ptr_t request = ucx_.ep_close_nbx(p.endpoint, &params);
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
   }
@@ -238,6 +295,12 @@ void UcxLinkUse::send(int to, Packed packed) {
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = on_sent;
   params.user_data = sending.get();
+  // By TCP UCX 1.13 does not bear that a peer dies while it fetches, or is fetched from (tcp_ep.c, PUT_TX_WAITING_ACK;
+  // ucp_ep.c, proto_reqs): all goes at once, which takes one more copy.
+  if (eager_) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = UCP_AM_SEND_FLAG_EAGER;
+  }
   // What precedes the tensors goes with the header, so that UCX finds their memory in one piece, and moves it without a
   // copy of its own.
   std::string& front = sending->packed.front;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -127,6 +128,22 @@ inline int main(int argc, char** argv) {
 }  // namespace tutti::fuzz
 
 #ifdef TUTTI_LIBFUZZER
+// Without seeds it would find little: they are files of one more folder, unless it is to run some files only.
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  static std::vector<char*> arguments(*argv, *argv + *argc);
+  for (char* argument : arguments)
+    if (argument != arguments[0] && argument[0] != '-' && !std::filesystem::is_directory(argument)) return 0;
+  static std::string folder = (std::filesystem::temp_directory_path() / "tutti-fuzz-XXXXXX").string();
+  if (!::mkdtemp(folder.data())) return 0;
+  int number = 0;
+  for (const std::string& seed : tutti::fuzz::seeds())
+    std::ofstream(folder + "/seed" + std::to_string(number++), std::ios::binary) << seed;
+  arguments.push_back(folder.data());
+  *argc = static_cast<int>(arguments.size());
+  arguments.push_back(nullptr);
+  *argv = arguments.data();
+  return 0;
+}
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tutti::fuzz::run(std::string(reinterpret_cast<const char*>(data), size));
   return 0;

@@ -34,6 +34,7 @@ struct Ucx {
   decltype(&ucp_worker_set_am_recv_handler) worker_set_am_recv_handler;
   decltype(&ucp_ep_create) ep_create;
   decltype(&ucp_ep_close_nbx) ep_close_nbx;
+  decltype(&ucp_ep_flush_nbx) ep_flush_nbx;
   decltype(&ucp_am_send_nbx) am_send_nbx;
   decltype(&ucp_am_recv_data_nbx) am_recv_data_nbx;
   decltype(&ucp_request_free) request_free;
@@ -83,6 +84,7 @@ struct Ucx {
     load(worker_set_am_recv_handler, "ucp_worker_set_am_recv_handler");
     load(ep_create, "ucp_ep_create");
     load(ep_close_nbx, "ucp_ep_close_nbx");
+    load(ep_flush_nbx, "ucp_ep_flush_nbx");
     load(am_send_nbx, "ucp_am_send_nbx");
     load(am_recv_data_nbx, "ucp_am_recv_data_nbx");
     load(request_free, "ucp_request_free");
