@@ -97,7 +97,7 @@ TUTTI_RANK_TEST(DdpFailure, AHookThatReplacesTheBuffer) {
                                    [&b] { b.gradients[0] = b.gradients[0] / 2; });
   };
   for (const auto& hook : {at_once, later}) {
-    DistributedDataParallel ddp(Mlp(), {.hook = hook});
+    DistributedDataParallel ddp(seeded<Mlp>(), {.hook = hook});
     EXPECT_THAT(message_of<ValueError>([&] { ddp(numbers({2, 6}, 1)).sum().backward(); }),
                 HasSubstr("the hook put another tensor in the place of bucket.buffer"));
   }
