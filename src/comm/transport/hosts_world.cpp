@@ -167,7 +167,10 @@ void HostsWorld::keep(const std::stop_token& stop) {
       } catch (const Error&) {  // the next round says what is wrong
       }
     } catch (const CancelledError&) {
-      if (stop.stop_requested()) return;
+      if (stop.stop_requested()) {
+        if (failed()) announce();  // whose failure it is, or this rank's will says that it is its own
+        return;
+      }
       // A failure that another process has begun to write down; if it died over that, watch() finishes it.
       while (!failed() && !stop.stop_requested()) {
         local_->watch();
