@@ -426,14 +426,17 @@ TEST(HostsWorlds, WhoHearsOfAFailureWhileMeetingSaysWhose) {
   auto local = std::make_shared<comm::ProcessWorld>(comm::Segment::anonymous(comm::SharedWorld::bytes(2)),
                                                     "tutti-two-" + std::to_string(::getpid()), 0, 2, 60s);
   std::atomic<bool> ended = false;
-  std::thread other([&] {  // which greets nobody
+  static constexpr char hello = 0;
+  comm::Pending sent;
+  std::thread other([&] {
     auto store = std::make_shared<PrefixStore>("two/", std::make_shared<TcpStore>(at));
     auto wire =
         engine == "ucx" ? comm::make_ucx_wire(1, 2, store, false) : comm::make_gloo_wire(1, 2, store, "127.0.0.1", {});
     std::this_thread::sleep_for(200ms);
     ::kill(server, SIGSTOP);  // who asks the store for news has none yet
     local->fail(1, "on purpose");
-    std::this_thread::sleep_for(300ms);
+    wire->send(0, {0, 0, 1, comm::Channel::hello}, &hello, 1, sent);  // who waits for it looks around
+    wire->wait(Clock::now() + 300ms, [] { return false; });
     ::kill(server, SIGCONT);
     while (!ended) std::this_thread::sleep_for(1ms);
     wire->cut();
