@@ -46,6 +46,16 @@ TEST_P(Arguments, AResultIsNotWrittenTwice) {
       all_reduce({y.narrow(0, 0, 1), y.narrow(0, 1, n - 1)});
       EXPECT_TRUE(equal(y, full({n}, 2, {f32})));
     }
+    // Nor one that is copied to its place.
+    Tensor x = ones({3, 3}), y = zeros({3});
+    EXPECT_THROW(all_reduce({x.t(), x.t()}), ValueError);
+    EXPECT_THROW(all_reduce_async({x, x.t()}), ValueError);
+    EXPECT_THROW(all_reduce({x.narrow(1, 1, 1), x.narrow(1, 1, 1)}), ValueError);
+    EXPECT_THROW(all_gather(std::vector<TensorList>{{y, y}}, TensorList{y}), ValueError);
+    EXPECT_THROW(all_reduce(ones({1}).expand({4})), ShapeError);
+    EXPECT_THROW(recv_async(ones({1}).expand({4}), 0), ShapeError);
+    all_reduce({x.narrow(1, 0, 1), x.narrow(1, 1, 1), x.narrow(1, 2, 1)});
+    EXPECT_TRUE(equal(x, full({3, 3}, 2, {f32})));
   });
 }
 
@@ -58,7 +68,11 @@ TEST_P(Arguments, AWeightOfZeroLeavesARankOut) {
       EXPECT_THAT(message_of<MismatchError>([&] { all_reduce(x, {.op = Reduce::average, .weight = 0}); }),
                   HasSubstr("the weights of all ranks are 0"));
       EXPECT_THROW(all_reduce(x, {.op = Reduce::average, .weight = -1}), ValueError);
-      EXPECT_THROW(all_reduce(x, {.op = Reduce::average, .weight = NAN}), ValueError);
+      for (double weight : {double{NAN}, double{INFINITY}, 1e300, 1e-300})  // whose sum, or inverse, is no number
+        EXPECT_THROW(all_reduce(x, {.op = Reduce::average, .weight = weight}), ValueError) << weight;
+      x.fill_(1);
+      all_reduce(x, {.op = Reduce::average, .weight = rank() == 1 ? 1e18 : 1e-18});
+      EXPECT_TRUE(equal(x, ones({n})));
     }
   });
 }

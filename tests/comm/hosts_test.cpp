@@ -407,6 +407,54 @@ TEST(HostsWorlds, AFailureDoesNotWaitForTheStore) {
   for (int end : ends) ::close(end);
 }
 
+// A rank that gives up the meeting, since another has failed, says whose failure it is: it is not taken for its own.
+static void meet_one_that_fails() {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  pid_t server = ::fork();
+  if (server == 0) {
+    TcpStore store({.host = "127.0.0.1", .serve = true});
+    uint16_t port = store.port();
+    auto written = ::write(ends[1], &port, sizeof port);
+    while (written > 0) ::pause();
+    ::_exit(1);
+  }
+  uint16_t port = 0;
+  ASSERT_EQ(::read(ends[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  TcpStoreOptions at{.host = "127.0.0.1", .port = port, .timeout = 60s, .grace = 60s};
+  std::string engine = comm::has_ucx() ? "ucx" : "gloo";
+  auto local = std::make_shared<comm::ProcessWorld>(comm::Segment::anonymous(comm::SharedWorld::bytes(2)),
+                                                    "tutti-two-" + std::to_string(::getpid()), 0, 2, 60s);
+  std::atomic<bool> ended = false;
+  static constexpr char hello = 0;
+  comm::Pending sent;
+  std::thread other([&] {
+    auto store = std::make_shared<PrefixStore>("two/", std::make_shared<TcpStore>(at));
+    auto wire =
+        engine == "ucx" ? comm::make_ucx_wire(1, 2, store, false) : comm::make_gloo_wire(1, 2, store, "127.0.0.1", {});
+    std::this_thread::sleep_for(200ms);
+    ::kill(server, SIGSTOP);  // who asks the store for news has none yet
+    local->fail(1, "on purpose");
+    wire->send(0, {0, 0, 1, comm::Channel::hello}, &hello, 1, sent);  // who waits for it looks around
+    wire->wait(Clock::now() + 300ms, [] { return false; });
+    ::kill(server, SIGCONT);
+    while (!ended) std::this_thread::sleep_for(1ms);
+    wire->cut();
+  });
+  comm::HostsOptions options{.host_of = {0, 1}, .engine = engine, .silence = 30s, .address = "127.0.0.1"};
+  EXPECT_THAT(
+      message_of<RankFailure>([&] { comm::HostsWorld(local, std::make_shared<TcpStore>(at), "two/", options); }),
+      HasSubstr("rank 1 failed: on purpose"));
+  EXPECT_THAT(TcpStore(at).get("two/failed"), HasSubstr("on purpose"));
+  ended = true;
+  other.join();
+  ::kill(server, SIGKILL);
+  ::waitpid(server, nullptr, 0);
+  for (int end : ends) ::close(end);
+}
+// In a process of its own, since what the engine has begun here does not survive a fork.
+TEST(HostsWorlds, WhoHearsOfAFailureWhileMeetingSaysWhose) { spawn_checked_processes(1, meet_one_that_fails, {}); }
+
 // One of the ranks cannot even begin to meet the others: it says so in the store, and they end, wherever they wait;
 // here most wait for Gloo to connect to another that waits too.
 TEST(HostsWorlds, ARankThatCannotConnectEndsTheMeeting) {

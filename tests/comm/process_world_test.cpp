@@ -6,9 +6,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <set>
 #include <thread>
 
 #include "base/cores.h"
+#include "comm/transport/group_id.h"
 
 namespace tutti::comm {
 namespace {
@@ -34,6 +36,21 @@ struct Two {
     }).join();
   }
 };
+
+// Members find each other by it, without asking: two groups of one name would be each other's.
+TEST(GroupId, IsOfOneGroup) {
+  std::set<uint64_t> ids;
+  size_t count = 0;
+  for (uint64_t parent : {0, 1, 2, 3})
+    for (uint64_t again = 0; again < 20; ++again)
+      for (int a = 0; a < 8; ++a)
+        for (int b = 0; b < 8; ++b) {
+          ids.insert(group_id(parent, again, {a, b}));
+          ids.insert(group_id(parent, again, {a, b, 8}));
+          count += 2;
+        }
+  EXPECT_EQ(ids.size(), count);
+}
 
 TEST(ProcessWorld, SpinsWhereRanksAreBoundToCoresOfTheirOwn) {
   auto cores = process_cores();

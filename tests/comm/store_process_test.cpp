@@ -316,6 +316,21 @@ TEST(FileStore, OpeningAndRemovingDoNotMiss) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+// Others who come now would make another file: to wait for them in this one is in vain.
+TEST(FileStore, ThatIsRemovedMeanwhileIsAnError) {
+  Scratch scratch;
+  std::string path = scratch / "store", wanted = "FileStore: " + path + " was removed while it was in use";
+  FileStore store(path), kept(path, {.remove = true});
+  store.set("a", "1");
+  std::thread waits([&] { EXPECT_EQ(message_of<StoreError>([&] { store.get("b"); }), wanted); });
+  std::this_thread::sleep_for(10ms);
+  std::filesystem::remove(path);
+  EXPECT_EQ(message_of<StoreError>([&] { store.set("b", "2"); }), wanted);
+  waits.join();
+  FileStore(path).set("of", "another");
+  EXPECT_EQ(message_of<StoreError>([&] { store.try_get("a"); }), wanted);
+}
+
 TEST(FileStore, ALockThatIsKeptIsATimeout) {
   Scratch scratch;
   std::string path = scratch / "store";

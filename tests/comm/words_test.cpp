@@ -61,6 +61,11 @@ TEST_P(Words, WrongArgumentsSayWhere) {
         {[&] { recv(x, -2); }, "recv: there is no rank -2 in a group of 2"},
         {[&] { batch_messages({send_op(x, 5)}); }, "send: there is no rank 5 in a group of 2"},
         {[&] { all_reduce(Tensor()); }, "all_reduce: an argument is undefined"},
+        {[&] { all_gather(Tensor(), x); }, "all_gather: an argument is undefined"},
+        {[&] { reduce_scatter(x, Tensor()); }, "reduce_scatter: an argument is undefined"},
+        {[&] { all_to_all(x, x, i, Tensor()); }, "all_to_all: an argument is undefined"},
+        {[&] { all_to_all(x, x, i, x); }, "all_to_all: splits are i64, not f32[3]"},
+        {[&] { broadcast(x.narrow(0, 0, 1).expand({4}), {.root = 1 - rank()}); }, "broadcast: elements of f32[4]"},
         {[&] { fn::broadcast(x, {.root = 2}); }, "broadcast: root 2 is not in a group of 2"},
         {[&] { fn::all_gather(Tensor()); }, "all_gather: an argument is undefined"},
         {[&] {

@@ -214,6 +214,43 @@ TEST_P(Works, MessagesInAGroupThatItsSenderHasLeft) {
   });
 }
 
+// Nor by who keeps neither the work nor the group.
+TEST_P(Works, ALongMessageIsNotLostWithItsGroup) {
+  Shared<std::atomic<int>> left, received;
+  spawn(2, [&] {
+    Tensor x = full({100'000}, rank(), {f32});
+    Group group = world().subgroup({0, 1});
+    if (rank() == 1) {
+      send_async(x, 0, {.group = group});
+      group = {};
+      ++*left;
+      wait_until(received, 1);
+    } else {
+      wait_until(left, 1);
+      recv(x, 1, {.group = group, .timeout = 20s});
+      ++*received;
+      EXPECT_TRUE(equal(x, ones({100'000})));
+    }
+  });
+}
+
+TEST_P(Works, ARankThatDoesNotComeIsMissedInADroppedGroup) {
+  spawn(2, [] {
+    auto missed = [] {
+      Group alone = world().subgroup({rank()});
+      for (auto end = std::chrono::steady_clock::now() + 20s; std::chrono::steady_clock::now() < end;) {
+        barrier({.group = alone});
+        std::this_thread::sleep_for(1ms);
+      }
+    };
+    {
+      Group group = world().subgroup({0, 1});
+      if (rank() == 0) all_reduce_async(ones({3}), {.group = group, .timeout = 200ms});
+    }
+    EXPECT_THAT(message_of<Error>(missed), HasSubstr("rank 0 waited 0.2 s in collective 0, all_reduce(f32[3], sum)"));
+  });
+}
+
 // A group may be used by several threads of a rank; a pair of calls that threads make in any order is of the same kind.
 TEST_P(Works, ThreadsOfARankShareAGroup) {
   spawn(2, [] {

@@ -44,16 +44,17 @@ enum class Kind {
   all_to_all,
   barrier,
   message,
-  list,             // many tensors in one call
+  list,             // many tensors in one call, of four kinds
   all_gather_rows,  // parts of one tensor, of sizes that differ
   reduce_scatter_rows,
   all_to_all_rows,
-  ring,    // messages in a batch, from any source
-  object,  // from here on: calls that wait
+  ring,        // messages in a batch, from any source
+  taken_back,  // a receive of what nobody sends
+  object,      // from here on: calls that wait
   sparse,
   monitored_barrier
 };
-constexpr int kKinds = 18;
+constexpr int kKinds = 19;
 
 /// What all ranks do at once; they all draw the same.
 struct Step {
@@ -65,6 +66,8 @@ struct Step {
   int64_t count;  // of elements, in each part
   int root;
   bool asynchronous, strided;
+  bool chosen;  // each rank gives a weight, or a factor
+  bool remade;  // before it, the group is dropped, with what is on its way in it, and made again
 };
 
 Step draw_step(Random& random, int number, const std::vector<std::vector<int>>& groups) {
@@ -73,23 +76,42 @@ Step draw_step(Random& random, int number, const std::vector<std::vector<int>>& 
   s.kind = static_cast<Kind>(pick(random, kKinds));
   s.group = static_cast<size_t>(pick(random, static_cast<int>(groups.size())));
   s.dtype = one_of(random, {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8, DType::u8, DType::i16,
-                            DType::i32, DType::i64, DType::c64});
-  s.op = one_of(random, {Reduce::sum, Reduce::product, Reduce::min, Reduce::max, Reduce::average, Reduce::band});
+                            DType::i32, DType::i64, DType::boolean, DType::c64, DType::c128});
+  s.op = one_of(random, {Reduce::sum, Reduce::product, Reduce::min, Reduce::max, Reduce::average, Reduce::band,
+                         Reduce::bor, Reduce::bxor});
   auto size = static_cast<int>(groups[s.group].size());
-  bool real = s.dtype != DType::c64, whole = s.dtype >= DType::i8 && s.dtype <= DType::i64;
+  bool real = !is_complex(s.dtype), whole = real && !is_floating(s.dtype);
   if ((s.op == Reduce::min || s.op == Reduce::max) && !real) s.op = Reduce::sum;
-  if (s.op == Reduce::band && !whole) s.op = Reduce::sum;
-  if (s.op == Reduce::average && (whole || (size & (size - 1)) != 0)) s.op = Reduce::sum;  // 1/n is exact
+  if (s.op >= Reduce::band && !whole) s.op = Reduce::sum;
+  if (s.op == Reduce::average && whole) s.op = Reduce::sum;
+  s.chosen = pick(random, 2) == 0 && !whole && (s.op == Reduce::sum || s.op == Reduce::average);
+  if (s.op == Reduce::average && !s.chosen && (size & (size - 1)) != 0) s.op = Reduce::sum;  // 1/n is exact
   s.count = one_of<int64_t>(random, {0, 1, 3, 17, 256, 1025, 5000, 40'000});
   s.root = pick(random, size);
   s.asynchronous = pick(random, 3) == 0 && s.kind < Kind::object;
   s.strided = pick(random, 4) == 0;
+  s.remade = pick(random, 12) == 0;
   return s;
+}
+
+// What rank k of a group of n gives with its numbers; weights add up to 8, so that the average is exact.
+double share(const Step& s, size_t k, size_t n) {
+  if (!s.chosen) return 1;
+  if (s.op == Reduce::sum) return k % 2 ? 2 : 1;
+  return k == 0 ? 9 - static_cast<double>(n) : 1;
+}
+ReduceOptions options(const Step& s, const Group& group) {
+  ReduceOptions o{.op = s.op, .root = s.root, .group = group};
+  if (s.chosen)
+    (s.op == Reduce::sum ? o.factor : o.weight) =
+        share(s, static_cast<size_t>(group.rank()), static_cast<size_t>(group.size()));
+  return o;
 }
 
 // Small numbers, which no reduction of a few ranks rounds: 1 or 2 for products.
 double value(const Step& s, int rank, int part, int64_t i) {
   auto mix = static_cast<uint64_t>(rank * 7 + part * 3 + s.number) + static_cast<uint64_t>(i);
+  if (s.dtype == DType::boolean) return static_cast<double>(mix % 2);
   return static_cast<double>(mix % (s.op == Reduce::product ? 2 : 5) + 1);
 }
 using Values = std::vector<double>;
@@ -99,18 +121,27 @@ Values values(const Step& s, int rank, int part) {
   return v;
 }
 Values reduced(const Step& s, const std::vector<int>& ranks, int part) {
-  Values sum = values(s, ranks[0], part);
-  for (size_t k = 1; k < ranks.size(); ++k) {
+  size_t n = ranks.size();
+  auto combined = [&](double a, double b) {
+    int bits_a = static_cast<int>(a), bits_b = static_cast<int>(b);
+    return s.op == Reduce::product     ? a * b
+           : s.op == Reduce::min       ? std::min(a, b)
+           : s.op == Reduce::max       ? std::max(a, b)
+           : s.op == Reduce::band      ? bits_a & bits_b
+           : s.op == Reduce::bor       ? bits_a | bits_b
+           : s.op == Reduce::bxor      ? bits_a ^ bits_b
+           : s.dtype == DType::boolean ? std::max(a, b)
+                                       : a + b;
+  };
+  Values sum;
+  for (size_t k = 0; k < n; ++k) {
     Values x = values(s, ranks[k], part);
-    for (size_t i = 0; i < sum.size(); ++i)
-      sum[i] = s.op == Reduce::product ? sum[i] * x[i]
-               : s.op == Reduce::min   ? std::min(sum[i], x[i])
-               : s.op == Reduce::max   ? std::max(sum[i], x[i])
-               : s.op == Reduce::band  ? static_cast<double>(static_cast<int>(sum[i]) & static_cast<int>(x[i]))
-                                       : sum[i] + x[i];
+    for (double& v : x) v *= share(s, k, n);
+    if (k == 0) sum = x;
+    for (size_t i = 0; k > 0 && i < sum.size(); ++i) sum[i] = combined(sum[i], x[i]);
   }
   if (s.op == Reduce::average)
-    for (double& x : sum) x /= static_cast<double>(ranks.size());
+    for (double& x : sum) x /= s.chosen ? 8 : static_cast<double>(n);
   return sum;
 }
 
@@ -134,7 +165,7 @@ struct WrongResult : std::runtime_error {
 };
 
 void expect(const Step& s, const Tensor& got, const Values& wanted) {
-  Tensor plain = (s.dtype == DType::c64 ? real(got) : got).to(DType::f64).contiguous();
+  Tensor plain = (is_complex(s.dtype) ? real(got) : got).to(DType::f64).contiguous();
   if (plain.numel() != static_cast<int64_t>(wanted.size()))
     throw WrongResult(fmt::format("step {}: {} should be of {} elements", s.number, describe(got), wanted.size()));
   for (int64_t i = 0; i < plain.numel(); ++i)
@@ -191,10 +222,42 @@ Pending begin_ring(const Step& s, const Group& group, const Tensor& x, const Ten
           }};
 }
 
+// Lists of tensors: three that are reduced or broadcast, or two that are gathered or scattered.
+Pending begin_list(const Step& s, const Group& group, const TensorList& outs, const TensorList& ins,
+                   const ReduceOptions& reduce) {
+  const std::vector<int>& ranks = group.ranks();
+  int me = rank(), mine = group.rank(), root = ranks[static_cast<size_t>(s.root)];
+  TensorList xs{given(s, me, 0), given(s, me, 1), given(s, me, 2)}, more;
+  for (size_t k = 0; k < outs.size(); ++k) more.push_back(room(s));
+  Tensor y = room(s), z = room(s);
+  switch (s.number % 4) {
+    case 0:
+      return {all_reduce_async(xs, reduce), [=] {
+                for (int part = 0; part < 3; ++part) expect(s, xs[static_cast<size_t>(part)], reduced(s, ranks, part));
+              }};
+    case 1:
+      return {broadcast_async(xs, {.root = s.root, .group = group}), [=] {
+                for (int part = 0; part < 3; ++part) expect(s, xs[static_cast<size_t>(part)], values(s, root, part));
+              }};
+    case 2:
+      return {all_gather_async({outs, more}, {xs[0], xs[1]}, {.group = group}), [=] {
+                for (size_t k = 0; k < outs.size(); ++k) {
+                  expect(s, outs[k], values(s, ranks[k], 0));
+                  expect(s, more[k], values(s, ranks[k], 1));
+                }
+              }};
+    default:
+      return {reduce_scatter_async({y, z}, {ins, ins}, reduce), [=] {
+                expect(s, y, reduced(s, ranks, mine));
+                expect(s, z, reduced(s, ranks, mine));
+              }};
+  }
+}
+
 Pending begin_step(const Step& s, const Group& group) {
   const std::vector<int>& ranks = group.ranks();
   int me = rank(), mine = group.rank(), n = group.size(), root = ranks[static_cast<size_t>(s.root)];
-  ReduceOptions reduce{.op = s.op, .root = s.root, .group = group};
+  ReduceOptions reduce = options(s, group);
   RootOptions rooted{.root = s.root, .group = group};
   CollectiveOptions plain{.group = group};
   TensorList outs, ins;
@@ -235,10 +298,13 @@ Pending begin_step(const Step& s, const Group& group) {
       if (mine == to && n > 1) return {recv_async(y, s.root, message), [=] { expect(s, y, values(s, root, 0)); }};
       return {Work(), [] {}};
     }
-    case Kind::list: {
-      TensorList xs{x, given(s, me, 1), given(s, me, 2)};
-      return {all_reduce_async(xs, reduce), [=] {
-                for (int part = 0; part < 3; ++part) expect(s, xs[static_cast<size_t>(part)], reduced(s, ranks, part));
+    case Kind::list:
+      return begin_list(s, group, outs, ins, reduce);
+    case Kind::taken_back: {
+      if (mine != s.root) return {Work(), [] {}};
+      Work work = recv_async(y, -1, {.tag = 10'000 + s.number, .group = group});
+      return {Work(), [=]() mutable {
+                if (!work.cancel()) throw WrongResult(fmt::format("step {}: it should be cancelled", s.number));
               }};
     }
     case Kind::all_gather_rows:
@@ -288,7 +354,7 @@ void run_sparse(const Step& s, const Group& group) {
 bool run_step(const Step& s, const Group& group) {
   Tensor x = given(s, rank(), 0);
   if (s.kind == Kind::all_reduce) {
-    all_reduce(x, {.op = s.op, .group = group});
+    all_reduce(x, options(s, group));
     expect(s, x, reduced(s, group.ranks(), 0));
     return true;
   }
@@ -332,6 +398,7 @@ void body(uint64_t seed, int steps) {
   for (int k = 0; k < steps; ++k) {
     Step s = draw_step(random, k, members);
     bool all_wait = pick(random, 5) == 0;
+    if (s.remade) groups[s.group] = world().subgroup(members[s.group]);
     const Group& group = groups[s.group];
     if (group.rank() >= 0 && (s.asynchronous || !run_step(s, group))) {
       Pending p = begin_step(s, group);
@@ -346,6 +413,25 @@ void body(uint64_t seed, int steps) {
   }
   settle();
   barrier();
+}
+
+// How many calls a rank makes at least.
+int64_t calls_of(int rank, int ranks, uint64_t seed, int steps) {
+  Random random(seed);
+  auto members = draw_groups(random, ranks);
+  int64_t calls = 1;
+  for (int k = 0; k < steps; ++k) {
+    Step s = draw_step(random, k, members);
+    pick(random, 5);
+    const std::vector<int>& group = members[s.group];
+    auto mine = std::find(group.begin(), group.end(), rank) - group.begin(), n = std::ssize(group);
+    if (mine == n) continue;
+    if (s.kind == Kind::message && (n == 1 || (mine != s.root && mine != (s.root + 1) % n))) continue;
+    if (s.kind == Kind::taken_back && mine != s.root) continue;
+    if (s.kind == Kind::monitored_barrier && n == 1) continue;
+    ++calls;
+  }
+  return calls;
 }
 
 struct Round {
@@ -405,6 +491,8 @@ std::string run_round(const Round& r, const std::string& transport) {
                             std::string(e.what()).find("was killed") != std::string::npos);
     return meant ? "" : e.what();
   }
+  const Fault* fault = faulty && !r.drops ? &r.faults.back() : nullptr;
+  if (fault && fault->call < calls_of(fault->rank, r.ranks, r.seed, r.steps)) return "the fault has ended nothing";
   return "";
 }
 

@@ -9,6 +9,7 @@
 #include "comm/group/sparse.h"
 #include "comm/group/watch.h"
 #include "comm/transport/transport.h"
+#include "tensor/impl.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
 #include "tutti/trace.h"
@@ -21,6 +22,13 @@ using comm::Kind;
 using comm::Piece;
 using comm::RankGroup;
 using comm::WorkState;
+
+/// Whether the elements lie in one piece of memory, in whatever order.
+bool is_dense(const Tensor& x) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
+  return last + 1 == x.numel();  // where none share memory
+}
 
 /// A call being put together: the memory behind its pieces, and what is to be done when it has ended.
 struct Draft {
@@ -63,8 +71,9 @@ struct Draft {
     require<ValueError>(!o.weight || o.op == Reduce::average, "weights are for averages");
     require<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype),
                         "factors and weights are for floating-point numbers, not {}", dtype);
-    require<ValueError>(!o.weight || (*o.weight >= 0 && std::isfinite(*o.weight)),
-                        "a weight of {} makes no average: weights are 0 or more", o.weight.value_or(0));
+    double weight = o.weight.value_or(1);  // products and sums of those that are allowed have room in f32
+    require<ValueError>(weight == 0 || (weight >= 1e-18 && weight <= 1e18),
+                        "a weight of {} makes no average: weights are 0, or between 1e-18 and 1e18", weight);
     call.op = o.op;
     call.fastest = o.order == Order::fastest;
     call.factor = o.weight.value_or(o.factor.value_or(1));
@@ -89,6 +98,8 @@ struct Draft {
     checked(x);
     require<GradError>(!grad_enabled() || !x.requires_grad(),
                        "{} requires a gradient and would be overwritten: use NoGrad, or a functional collective", x);
+    require<ShapeError>(x.is_contiguous() || !overlaps_itself(x.sizes(), x.strides()),
+                        "elements of {} share memory (an expanded view?) and cannot all be written: clone() it", x);
   }
   /// Memory that is only read.
   Piece in(const Tensor& x) {
@@ -128,18 +139,19 @@ struct Draft {
   void check_apart() const {
     bool writes =
         call.kind == Kind::broadcast ? group->rank != call.root : call.kind != Kind::reduce || group->rank == call.root;
-    if (call.out.size() < 2 || !writes) return;
-    std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
-    for (const Piece& p : call.out)
-      if (p.count) {
-        auto* begin = static_cast<const std::byte*>(p.data);
-        ranges.emplace_back(begin, begin + p.count * static_cast<int64_t>(size_of(call.dtype)));
-      }
+    if ((call.out.size() < 2 && copy_back.size() < 2) || !writes) return;
+    std::vector<std::pair<const void*, const void*>> ranges;
+    auto add = [&](const void* data, int64_t count) {
+      if (count) ranges.emplace_back(data, static_cast<const std::byte*>(data) + count * int64_t(size_of(call.dtype)));
+    };
+    for (const Piece& p : call.out) add(p.data, p.count);
+    // Of a tensor with gaps, others may lie in them: it is its first element that nobody else may have.
+    for (const auto& [to, from] : copy_back) add(to.raw_data(), is_dense(to) ? to.numel() : to.numel() > 0);
     std::sort(ranges.begin(), ranges.end());
     for (size_t k = 1; k < ranges.size(); ++k)
       require<ValueError>(ranges[k].first >= ranges[k - 1].second,
                           "two of the {} tensors that it would write share memory: pass each once, or clone() one",
-                          call.out.size());
+                          std::max(call.out.size(), copy_back.size()));
   }
 
   static void finish(const std::vector<std::pair<Tensor, Tensor>>& copy_back, const TensorList& written) {
@@ -252,6 +264,7 @@ Draft draft_all_gather(const TensorList& outputs, const Tensor& x, const Collect
 
 // Parts of one tensor, cut along the first dim.
 TensorList parts_of(const Draft& d, const Tensor& x, const Shape& splits, const char* what) {
+  d.require<ValueError>(x.defined(), "an argument is undefined");
   d.require<ShapeError>(x.dim() >= 1, "{} has no dim to cut", x);
   int64_t n = d.size();
   if (splits.empty()) {
@@ -391,7 +404,11 @@ Draft draft_reduce_scatter_parts(const Tensor& output, const Tensor& input, cons
   return draft_reduce_scatter(output, parts_of(d, input, rows, "input"), o);
 }
 
-Shape as_shape(const Tensor& splits) { return Shape(splits.to_vector<int64_t>()); }
+Shape as_shape(const Tensor& splits, const CollectiveOptions& o) {
+  comm::check_at<ValueError>(o.place, splits.defined(), "all_to_all", "an argument is undefined");
+  comm::check_at<DTypeError>(o.place, splits.dtype() == DType::i64, "all_to_all", "splits are i64, not {}", splits);
+  return Shape(splits.to_vector<int64_t>());
+}
 
 }  // namespace
 
@@ -502,11 +519,11 @@ Work all_to_all_async(Tensor output, const Tensor& input, const Shape& output_sp
 }
 void all_to_all(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
                 const CollectiveOptions& o) {
-  all_to_all(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
+  all_to_all(std::move(output), input, as_shape(output_splits, o), as_shape(input_splits, o), o);
 }
 Work all_to_all_async(Tensor output, const Tensor& input, const Tensor& output_splits, const Tensor& input_splits,
                       const CollectiveOptions& o) {
-  return all_to_all_async(std::move(output), input, as_shape(output_splits), as_shape(input_splits), o);
+  return all_to_all_async(std::move(output), input, as_shape(output_splits, o), as_shape(input_splits, o), o);
 }
 
 void barrier(const CollectiveOptions& o) { Draft(Kind::barrier, o).run(); }

@@ -16,26 +16,36 @@ Watch& Watch::instance() { return per_process<Watch>(); }
 
 void Watch::add(const std::shared_ptr<WorkState>& work, const std::shared_ptr<Transport>& group) {
   if (work->done()) return;
+  work->hold(group);
   std::lock_guard lock(mutex_);
   works_.push_back({work, group});
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   if (works_.size() == 1) changed_.notify_one();
 }
 
-// False: there is nothing left to look after. Others wait for this thread to look after theirs, so that it waits for
-// none.
-bool Watch::look_after(const Watched& watched) {
+void Watch::let_go() {
+  // Freed after the lock: what that ends may begin other works.
+  std::vector<std::shared_ptr<WorkState>> works;
+  std::vector<std::shared_ptr<Transport>> groups;
+  std::lock_guard lock(mutex_);
+  for (const Watched& watched : works_)
+    if (auto work = watched.work.lock()) {
+      groups.push_back(work->let_go());
+      works.push_back(std::move(work));
+    }
+}
+
+// Others wait for this thread to look after theirs, so that it waits for none.
+void Watch::look_after(const Watched& watched) {
   auto work = watched.work.lock();
   auto group = watched.group.lock();
-  if (!work || !group || work->done() || work->alone.load()) return false;
-  if (work->waiters.load() > 0) return true;
+  if (!work || !group || work->done() || work->alone.load() || work->waiters.load() > 0) return;
   auto now = Clock::now();
   try {
     if (!group->wait(*work, now, true) && now >= work->limit.end()) group->expire(*work);
   } catch (...) {
     work->complete(std::current_exception());
   }
-  return !work->done();
 }
 
 void Watch::run() {
@@ -47,16 +57,23 @@ void Watch::run() {
       continue;
     }
     changed_.wait_for(lock, kPeriod, [&] { return stop_; });
-    std::vector<Watched> list = std::move(works_);
-    works_.clear();
+    std::vector<Watched> list = works_;
+    std::vector<std::shared_ptr<WorkState>> works;  // freed without the lock, as above
     lock.unlock();
-    std::erase_if(list, [](const Watched& w) { return !look_after(w); });
+    for (const Watched& watched : list) look_after(watched);
     lock.lock();
-    works_.insert(works_.end(), list.begin(), list.end());
+    std::erase_if(works_, [&](const Watched& watched) {
+      const auto& work = works.emplace_back(watched.work.lock());
+      return !work || work->done() || work->alone.load() || watched.group.expired();
+    });
+    lock.unlock();
+    works.clear();
+    lock.lock();
   }
 }
 
 Watch::~Watch() {
+  let_go();
   {
     std::lock_guard lock(mutex_);
     stop_ = true;

@@ -20,7 +20,10 @@ class Watch {
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
+  /// From now on the work holds its group.
   void add(const std::shared_ptr<WorkState>& work, const std::shared_ptr<Transport>& group);
+  /// The rank that this process is ends: its works hold their groups no longer.
+  void let_go();
 
  private:
   struct Watched {
@@ -28,7 +31,7 @@ class Watch {
     std::weak_ptr<Transport> group;
   };
   void run();
-  static bool look_after(const Watched& watched);
+  static void look_after(const Watched& watched);
 
   std::mutex mutex_;
   std::condition_variable changed_;

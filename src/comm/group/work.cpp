@@ -42,12 +42,14 @@ void WorkState::complete(std::exception_ptr error) {
   finish = nullptr;
   if (owner && error) error = owner->met_in(error, record);
   if (owner && record != kNoRecord) owner->call_ended(record, error ? CallStatus::failed : CallStatus::done, noted);
+  std::shared_ptr<Transport> held;  // which may be freed with this, when all has been done
   std::vector<std::function<void()>> list;
   {
     std::lock_guard lock(mutex_);
     error_ = std::move(error);
     done_.store(true);
     list.swap(then_);
+    held.swap(group_);
   }
   std::exception_ptr thrown;
   for (auto& f : list) try {
@@ -61,6 +63,16 @@ void WorkState::complete(std::exception_ptr error) {
     if (!error_) error_ = std::move(thrown);
   }
   settled_.store(true);
+}
+
+void WorkState::hold(const std::shared_ptr<Transport>& group) {
+  std::lock_guard lock(mutex_);
+  if (!done_.load()) group_ = group;
+}
+
+std::shared_ptr<Transport> WorkState::let_go() {
+  std::lock_guard lock(mutex_);
+  return std::move(group_);
 }
 
 std::exception_ptr WorkState::error() const {
@@ -147,7 +159,9 @@ bool Work::cancel() {
   return true;
 }
 void Work::leave_alone() {
-  if (state_) state_->alone.store(true);
+  if (!state_) return;
+  state_->alone.store(true);
+  state_->let_go();  // which this still holds
 }
 Work Work::watched() && {
   if (state_) comm::Watch::instance().add(state_, group_);

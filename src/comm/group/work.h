@@ -14,6 +14,7 @@
 namespace tutti::comm {
 
 class RankState;
+class Transport;
 class WorkState;
 
 /// Work that is made of others.
@@ -81,12 +82,17 @@ class WorkState {
   void observe() { observed_.store(true); }
   /// f runs in the context of who calls this, and what it throws becomes the work's error, if it has none.
   void then(std::function<void()> f);
+  /// Its group lives until it is done, though its rank may hold neither: what was begun is not lost.
+  void hold(const std::shared_ptr<Transport>& group);
+  /// Not any longer; the group, for the caller to free.
+  std::shared_ptr<Transport> let_go();
   std::atomic<bool> alone{false};  // see Work::leave_alone()
   std::atomic<int> waiters{0};     // threads in Work::wait(), which sees to timeouts itself
 
  private:
   std::atomic<bool> claimed_{false}, done_{false}, settled_{false}, observed_{false};
   std::exception_ptr error_;
+  std::shared_ptr<Transport> group_;
   mutable std::mutex mutex_;
   std::vector<std::function<void()>> then_;
 };

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "comm/group/watch.h"
 #include "comm/launch/errors.h"
 #include "comm/launch/launch.h"
 #include "comm/transport/hosts_world.h"
@@ -128,6 +129,7 @@ void set_spawned(std::shared_ptr<comm::RankGroup> world, int rank, int size) {
     code = 1;
   }
   set_spawned(nullptr, -1, 0);
+  comm::Watch::instance().let_go();  // what is left of its groups ends here
   world->state(rank)->leave(error);
   if (hosts) hosts->leave();
   world->ended();

@@ -110,7 +110,10 @@ void Log::start() {
 }
 
 bool Log::catch_up() {
-  auto size = static_cast<size_t>(status_of(file_.get(), path_).st_size);
+  struct stat status = status_of(file_.get(), path_);
+  // Who opens it now makes another, and would be waited for in this one.
+  check<StoreError>(status.st_nlink > 0, kOperation, "{} was removed while it was in use", path_);
+  auto size = static_cast<size_t>(status.st_size);
   check<StoreError>(size >= end_, kOperation, "{} has become shorter: {} bytes, where {} were read", path_, size, end_);
   size_t start = end_;
   std::string bytes;

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "comm/transport/group_id.h"
 #include "comm/transport/hosts.h"
 #include "comm/transport/progress.h"
 #include "comm/transport/shm.h"
@@ -167,7 +168,10 @@ void HostsWorld::keep(const std::stop_token& stop) {
       } catch (const Error&) {  // the next round says what is wrong
       }
     } catch (const CancelledError&) {
-      if (stop.stop_requested()) return;
+      if (stop.stop_requested()) {
+        if (failed()) announce();  // whose failure it is, or this rank's will says that it is its own
+        return;
+      }
       // A failure that another process has begun to write down; if it died over that, watch() finishes it.
       while (!failed() && !stop.stop_requested()) {
         local_->watch();
@@ -261,14 +265,13 @@ std::shared_ptr<Transport> HostsWorld::group(const std::vector<int>& ranks, uint
   bool together = std::all_of(ranks.begin(), ranks.end(), [&](int r) { return host(r) == host(ranks[0]); });
   if (options_.share_memory && together) return local_->group(ranks, parent, count);
   std::shared_ptr<HostsGroup> group;
-  uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
+  uint64_t id = group_id(parent, count, ranks);
   {
     std::lock_guard lock(mutex_);
     std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
     auto& entry = groups_[{ranks, parent, count}];
     if (auto found = entry.lock()) return found;
     // The same on all members: their messages find each other by it.
-    for (int r : ranks) id = (id ^ static_cast<uint64_t>(r)) * 0x9E3779B97F4A7C15u + (id >> 31);
     group = freed_elsewhere(std::make_unique<HostsGroup>(shared_from_this(), ranks, id));
     entry = group;
   }

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "comm/transport/group_id.h"
 #include "comm/transport/progress.h"
 #include "comm/transport/shm.h"
 
@@ -157,8 +158,7 @@ std::shared_ptr<ShmGroup> ProcessWorld::group(const std::vector<int>& ranks, uin
   auto& entry = groups_[{ranks, parent, count}];
   if (auto group = entry.lock()) return group;
   // The same on all members: they find each other's memory by it.
-  uint64_t id = parent * 0x9E3779B97F4A7C15u + count + 1;
-  for (int r : ranks) id = (id ^ static_cast<uint64_t>(r)) * 0x9E3779B97F4A7C15u + (id >> 31);
+  uint64_t id = group_id(parent, count, ranks);
   auto group = freed_elsewhere(std::make_unique<ShmGroup>(shared_from_this(), ranks, id));
   entry = group;
   return group;
