@@ -93,7 +93,7 @@ struct Celu : Floating {
 struct Gelu : Floating {
   template <class X>
   TUTTI_HD static auto value(X x) {
-    return detail::rectified_far_out(x, x * normal_cdf(x));
+    return normal_ramp(x);
   }
 };
 

@@ -8,11 +8,12 @@ template <class T>
 __global__ void all_primitives(const T* in, T* out, uint8_t* flags) {
   using V = pw::Vec<T, 1>;
   V x = V::load(in), y = V::load(in + 1, 1);
-  V unary[] = {pw::abs(x),   pw::sqrt(x),  pw::rsqrt(x), pw::exp(x),    pw::exp2(x),   pw::expm1(x),     pw::log(x),
-               pw::log2(x),  pw::log10(x), pw::log1p(x), pw::sin(x),    pw::cos(x),    pw::tan(x),       pw::asin(x),
-               pw::acos(x),  pw::atan(x),  pw::sinh(x),  pw::cosh(x),   pw::tanh(x),   pw::asinh(x),     pw::acosh(x),
-               pw::atanh(x), pw::erf(x),   pw::erfc(x),  pw::erfinv(x), pw::lgamma(x), pw::digamma(x),   pw::sigmoid(x),
-               pw::floor(x), pw::ceil(x),  pw::trunc(x), pw::round(x),  pw::sign(x),   pw::normal_cdf(x)};
+  V unary[] = {pw::abs(x),    pw::sqrt(x),   pw::rsqrt(x),   pw::exp(x),        pw::exp2(x),       pw::expm1(x),
+               pw::log(x),    pw::log2(x),   pw::log10(x),   pw::log1p(x),      pw::sin(x),        pw::cos(x),
+               pw::tan(x),    pw::asin(x),   pw::acos(x),    pw::atan(x),       pw::sinh(x),       pw::cosh(x),
+               pw::tanh(x),   pw::asinh(x),  pw::acosh(x),   pw::atanh(x),      pw::erf(x),        pw::erfc(x),
+               pw::erfinv(x), pw::lgamma(x), pw::digamma(x), pw::sigmoid(x),    pw::floor(x),      pw::ceil(x),
+               pw::trunc(x),  pw::round(x),  pw::sign(x),    pw::normal_cdf(x), pw::normal_ramp(x)};
   V binary[] = {pw::pow(x, y), pw::atan2(x, y),    pw::fmod(x, y),  pw::remainder(x, y), pw::min(x, y),
                 pw::max(x, y), pw::copysign(x, y), pw::hypot(x, y), pw::pow(2, y),       pw::max(x, 0)};
   for (V v : unary) (v).store(out++);

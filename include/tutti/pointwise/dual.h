@@ -94,6 +94,7 @@ TUTTI_HD auto erfc(AnyDual auto x) {
 TUTTI_HD auto normal_cdf(AnyDual auto x) {
   return detail::chain(x, normal_cdf(x.value), 0.39894228040143267794 * exp(x.value * x.value * -0.5));
 }
+TUTTI_HD auto normal_ramp(AnyDual auto x) { return detail::normal_ramp_formula(x); }
 TUTTI_HD auto erfinv(AnyDual auto x) {
   auto y = erfinv(x.value);
   return detail::chain(x, y, 0.88622692545275801365 * exp(y * y));

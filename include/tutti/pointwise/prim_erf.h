@@ -108,6 +108,40 @@ TUTTI_HD Vec<float, N> normal_half(Vec<float, N> a) {
   return p;
 }
 
+// a (1 - Φ(a)) for a >= 0: a polynomial of degree 5 about each multiple of 25/64, the last of which is where the rest
+// is taken for 0. The error of the fit is 2^-26; relative to the result it is 2^-21 up to 3.3 and 2^-15 up to 5.6.
+template <int N>
+TUTTI_HD Vec<float, N> normal_shortfall(Vec<float, N> a) {
+  using V = Vec<float, N>;
+  alignas(64) static constexpr float table[6][16] = {
+      {0, 0x1.166e04p-3f, 0x1.5bb972p-3f, 0x1.217f28p-3f, 0x1.7a2512p-4f, 0x1.967034p-5f, 0x1.6e8be4p-6f, 0x1.17feap-7f,
+       0x1.6c2508p-9f, 0x1.945316p-11f, 0x1.7ff522p-13f, 0x1.3830a8p-15f, 0x1.b2ff96p-18f, 0x1.03cdep-20f,
+       0x1.0a232ep-23f, 0},
+      {0x1p-1f, 0x1.a111f8p-3f, -0x1.957726p-7f, -0x1.d5a1dep-4f, -0x1.ff3f82p-4f, -0x1.71cf8cp-4f, -0x1.9d25e2p-5f,
+       -0x1.760716p-6f, -0x1.18591p-7f, -0x1.5feeacp-9f, -0x1.747742p-11f, -0x1.4dc62ep-13f, -0x1.fbfe4ep-16f,
+       -0x1.48f5a4p-18f, -0x1.6b19b6p-21f, -0x1.c739dp-19f},
+      {-0x1.98841p-2f, -0x1.5da036p-2f, -0x1.a26502p-3f, -0x1.01b5f6p-4f, 0x1.a98a7ap-6f, 0x1.b845bap-5f,
+       0x1.6e2a78p-5f, 0x1.a9df5p-6f, 0x1.808a5cp-7f, 0x1.187108p-8f, 0x1.50e28p-10f, 0x1.510a6ep-12f, 0x1.1ad17cp-14f,
+       0x1.8fff0cp-17f, 0x1.de6012p-20f, -0x1.12b176p-13f},
+      {-0x1.a129p-15f, 0x1.7b3aa6p-4f, 0x1.09c36ep-3f, 0x1.a5dfc4p-4f, 0x1.87528ap-5f, 0x1.d47c0ap-9f, -0x1.e8f726p-7f,
+       -0x1.ecbb0ap-7f, -0x1.295e04p-7f, -0x1.0938cp-8f, -0x1.74a786p-10f, -0x1.a884bp-12f, -0x1.8e57b2p-14f,
+       -0x1.36eb74p-16f, -0x1.9664e2p-19f, -0x1.e36f6ep-10f},
+      {0x1.137f04p-4f, 0x1.723a4ap-5f, 0x1.74c538p-10f, -0x1.f8be78p-6f, -0x1.1c8032p-5f, -0x1.4988a4p-6f,
+       -0x1.31fd88p-8f, 0x1.7d184ap-9f, 0x1.fc3c76p-9f, 0x1.3d5c36p-9f, 0x1.159514p-10f, 0x1.756b5cp-12f,
+       0x1.918ddp-14f, 0x1.603e6ep-16f, 0x1.fe5046p-19f, -0x1.5cab88p-7f},
+      {-0x1.345daep-8f, -0x1.3f0bfep-6f, -0x1.6bcde2p-6f, -0x1.2f3eb2p-7f, 0x1.2202f6p-8f, 0x1.268aa4p-7f,
+       0x1.8aed0cp-8f, 0x1.cf150cp-10f, -0x1.edde8p-12f, -0x1.b38cdep-11f, -0x1.0cea12p-11f, -0x1.bcd77p-13f,
+       -0x1.15b1b6p-14f, -0x1.11d0e4p-16f, -0x1.b4acd4p-19f, -0x1.616b58p-6f},
+  };
+  a = lesser(V(15 * 25.0 / 64), a);
+  V shifted = fma(a, V(64.0 / 25), V(Real<float>::magic));
+  V r = fma(shifted - Real<float>::magic, V(-25.0 / 64), a);
+  auto index = as_uint(shifted);
+  V p = lookup(table[5], index);
+  for (int i = 4; i >= 0; --i) p = fma(p, r, lookup(table[i], index));
+  return p;
+}
+
 }  // namespace detail
 
 template <class T, int N>
@@ -143,6 +177,29 @@ TUTTI_HD Vec<T, N> normal_cdf(Vec<T, N> x) {
     return 0.5 + copysign(detail::normal_half(abs(x)), x);
   } else {
     return erfc(x * -0.70710678118654752440) * 0.5;
+  }
+}
+
+namespace detail {
+
+// x Φ(x) by its formula. Far out it is max(x, 0): products in it or in its derivative would be ∞ · 0.
+template <class X>
+TUTTI_HD auto normal_ramp_formula(X x) {
+  return select(abs(x) > 1000.0, select(x > 0.0, x, 0.0), x * normal_cdf(x));
+}
+
+}  // namespace detail
+
+// x Φ(x), which is max(x, 0) less a bump about 0. Of floats to a relative 2^-22 down to -2, below to an absolute 2^-26;
+// of doubles to what Φ has.
+template <class T, int N>
+TUTTI_HD Vec<T, N> normal_ramp(Vec<T, N> x) {
+  using V = Vec<T, N>;
+  if constexpr (detail::Real<T>::is_float) {
+    // Fitted as it is, the bump costs no product with x and no care for ∞ · 0: half the instructions of x * normal_cdf.
+    return greater(V(0), x) - detail::normal_shortfall(abs(x));
+  } else {
+    return detail::normal_ramp_formula(x);
   }
 }
 
