@@ -114,6 +114,8 @@ TEST(Matmul, ManySizes) {
                                                                          {8, 384, 48},
                                                                          {9, 385, 20},
                                                                          {8, 70, 64},
+                                                                         {8, 64, 64},
+                                                                         {3, 100, 48},
                                                                          {17, 33, 100},
                                                                          {33, 400, 52},
                                                                          {70, 5, 200},
@@ -269,6 +271,12 @@ TEST(Matmul, InstructionSetsDoNotChangeBits) {
     expect_same_on_every_isa<double>(tiles.data(), count, 37, 53, 500, transposed);
     expect_same_on_every_isa<Complex>(tiles.data(), count, 11, 13, 200, transposed);
   }
+  // One row of tiles and whole vectors: what takes b as it lies where it is transposed. 400: two blocks of the sum.
+  for (int64_t rows = 1; rows <= 8; ++rows)
+    for (int64_t depth : {8, 64, 400}) {
+      expect_same_on_every_isa<float>(tiles.data(), count, rows, 48, depth, true);
+      expect_same_on_every_isa<double>(tiles.data(), count, rows, 48, depth, true);
+    }
   expect_same_on_every_isa<float>(dots.data(), count, 6, 7, 333, true);
   expect_same_on_every_isa<double>(dots.data(), count, 6, 7, 333, true);
   expect_same_on_every_isa<float>(row.data(), count, 1, 77, 333, false);

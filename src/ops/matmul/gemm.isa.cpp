@@ -20,6 +20,8 @@ using products::Product;
 constexpr int kRegisterBytes = pointwise::detail::register_bytes;
 constexpr int kRows = kRegisterBytes == 64 ? 8 : kRegisterBytes == 32 ? 4 : 2;
 constexpr int kVectors = 3;
+// Of a tile that transposes b on the way, which takes registers, too.
+constexpr int kAcross = kRegisterBytes == 64 ? 2 : 1;
 constexpr int64_t kDepth = 384;             // the largest block of k; even, so that no complex number is cut
 constexpr int64_t kBlockBytes = 384 << 10;  // of b, copied: stays in the second-level cache
 constexpr int64_t kFewRows = 4 * kRows;     // up to here b is used too seldom to pay for a copy
@@ -79,6 +81,24 @@ TUTTI_HD void put(T* c, const T* d, V<T> sum, const Tile<T>& t, int count) {
 }
 
 template <class T, int Rows, int Vectors>
+TUTTI_HD void put_tile(const Tile<T>& t, const V<T> (&sum)[Rows][Vectors]) {
+  constexpr int lanes = kLanes<T>;
+  T* c = t.c;
+  const T* d = t.d;
+  auto last = static_cast<int>(t.columns - (Vectors - 1) * lanes);
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i, c += t.c_row, d += t.d_row) {
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors - 1; ++v) put<T>(c + v * lanes, d + v * lanes, sum[i][v], t);
+    constexpr int end = (Vectors - 1) * lanes;
+    if (last == lanes)
+      put<T>(c + end, d + end, sum[i][Vectors - 1], t);
+    else
+      put<T>(c + end, d + end, sum[i][Vectors - 1], t, last);
+  }
+}
+
+template <class T, int Rows, int Vectors>
 void multiply_tile(const Tile<T>& t) {
   constexpr int lanes = kLanes<T>;
   V<T> sum[Rows][Vectors];
@@ -112,19 +132,80 @@ void multiply_tile(const Tile<T>& t) {
     a += a_column;
     b += b_row;
   }
-  T* c = t.c;
-  const T* d = t.d;
-  auto last = static_cast<int>(t.columns - (Vectors - 1) * lanes);
-#pragma GCC unroll 8
-  for (int i = 0; i < Rows; ++i, c += t.c_row, d += t.d_row) {
-#pragma GCC unroll 2
-    for (int v = 0; v < Vectors - 1; ++v) put<T>(c + v * lanes, d + v * lanes, sum[i][v], t);
-    constexpr int end = (Vectors - 1) * lanes;
-    if (last == lanes)
-      put<T>(c + end, d + end, sum[i][Vectors - 1], t);
-    else
-      put<T>(c + end, d + end, sum[i][Vectors - 1], t, last);
+  put_tile<T, Rows, Vectors>(t, sum);
+}
+
+// Numbers in 16 bytes: instructions that move numbers no further than that are the cheap ones.
+template <class T>
+constexpr int kPiece = 16 / static_cast<int>(sizeof(T));
+
+// A register of pieces, each of a row kPiece further down.
+template <class T, int N>
+TUTTI_HD pointwise::detail::Register<T, N> load_pieces(const T* from, int64_t row) {
+  if constexpr (N == kPiece<T>)
+    return pointwise::detail::load<T, N>(from);
+  else
+    return pointwise::detail::join<T, N>(load_pieces<T, N / 2>(from, row),
+                                         load_pieces<T, N / 2>(from + N / 2 * row, row));
+}
+// Piece by piece: units of x and y in turn, of their first halves or their second ones.
+template <class T, int Unit, bool Second, size_t... I>
+TUTTI_HD V<T> interleave(V<T> x, V<T> y, std::index_sequence<I...>) {
+  constexpr size_t piece = kPiece<T>, half = Second ? piece / 2 : 0;
+  return V<T>::from_register(
+      __builtin_shufflevector(x.v, y.v,
+                              static_cast<int>(I / piece * piece + half + I % piece / (2 * Unit) * Unit + I % Unit +
+                                               (I / Unit % 2 ? kLanes<T> : 0))...));
+}
+template <class T, int Unit>
+TUTTI_HD void interleave(V<T>& x, V<T>& y) {
+  constexpr auto all = std::make_index_sequence<kLanes<T>>();
+  V<T> first = interleave<T, Unit, false>(x, y, all);
+  y = interleave<T, Unit, true>(x, y, all);
+  x = first;
+}
+// kPiece columns of kLanes rows, transposed. Loads bring the pieces to their places; what is left is to transpose each
+// with its neighbours.
+template <class T>
+TUTTI_HD void load_transposed(const T* from, int64_t row, V<T> (&x)[kPiece<T>]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kPiece<T>; ++i) x[i] = V<T>::from_register(load_pieces<T, kLanes<T>>(from + i * row, row));
+  interleave<T, 1>(x[0], x[1]);
+  if constexpr (kPiece<T> == 4) {
+    interleave<T, 1>(x[2], x[3]);
+    interleave<T, 2>(x[0], x[2]);
+    interleave<T, 2>(x[1], x[3]);
+    std::swap(x[1], x[2]);
   }
+}
+
+// A tile where columns of b lie in memory as rows, t.b_row apart: transposed on the way, since to copy them first costs
+// more, unless there are other tiles to use the copy. depth is a multiple of kPiece, and t.columns fill the vectors.
+template <class T, int Rows, int Vectors>
+void multiply_tile_across(const Tile<T>& t) {
+  constexpr int lanes = kLanes<T>, piece = kPiece<T>;
+  V<T> sum[Rows][Vectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) sum[i][v] = V<T>(T(0));
+  const T *a = t.a, *b = t.b;
+  const int64_t a_row = t.a_row, a_column = t.a_column, b_column = t.b_row;
+  for (int64_t k = t.depth; k > 0; k -= piece) {
+    V<T> bv[Vectors][piece];
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) load_transposed<T>(b + v * lanes * b_column, b_column, bv[v]);
+#pragma GCC unroll 4
+    for (int q = 0; q < piece; ++q, a += a_column)
+#pragma GCC unroll 8
+      for (int i = 0; i < Rows; ++i) {
+        V<T> av(a[i * a_row]);
+#pragma GCC unroll 2
+        for (int v = 0; v < Vectors; ++v) sum[i][v] = multiply_add<T>(av, bv[v][q], sum[i][v]);
+      }
+    b += piece;
+  }
+  put_tile<T, Rows, Vectors>(t, sum);
 }
 
 template <class T>
@@ -136,36 +217,25 @@ TUTTI_HD TileFunction<T> tile_function(int64_t rows, int64_t vectors, std::index
   return table[(rows - 1) * kVectors + vectors - 1];
 }
 
+template <class T, size_t... I>
+TUTTI_HD TileFunction<T> across_function(int64_t rows, int64_t vectors, std::index_sequence<I...>) {
+  static constexpr TileFunction<T> table[] = {&multiply_tile_across<T, I / kAcross + 1, I % kAcross + 1>...};
+  return table[(rows - 1) * kAcross + vectors - 1];
+}
+
 // ---- Copying b into slivers: `columns` numbers of each row next to each other, padded with zeros to `width`.
 
-template <class T, int Step, size_t... I>
-TUTTI_HD void exchange(V<T>& x, V<T>& y, std::index_sequence<I...>) {
-  constexpr int lanes = kLanes<T>;
-  auto low =
-      __builtin_shufflevector(x.v, y.v, (I & Step ? static_cast<int>(I) - Step + lanes : static_cast<int>(I))...);
-  auto high =
-      __builtin_shufflevector(x.v, y.v, (I & Step ? static_cast<int>(I) + lanes : static_cast<int>(I) + Step)...);
-  x.v = low;
-  y.v = high;
-}
-template <class T, int Step>
-TUTTI_HD void exchange_all(V<T>* x) {
-  constexpr int lanes = kLanes<T>;
-#pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i)
-    if (!(i & Step)) exchange<T, Step>(x[i], x[i + Step], std::make_index_sequence<lanes>());
-  if constexpr (Step > 1) exchange_all<T, Step / 2>(x);
-}
-// A square of kLanes × kLanes: row i of the source becomes column i.
+// A square of kLanes × kLanes: row i of the source becomes column i. A function of its own, or the strides do not stay
+// in registers.
 template <class T>
-void transpose_square(const T* from, int64_t from_row, T* to, int64_t to_row) {
-  constexpr int lanes = kLanes<T>;
-  V<T> x[lanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i) x[i] = V<T>::load(from + i * from_row);
-  exchange_all<T, lanes / 2>(x);
-#pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i) x[i].store(to + i * to_row);
+__attribute__((noinline)) void transpose_square(const T* from, int64_t from_row, T* to, int64_t to_row) {
+  constexpr int piece = kPiece<T>;
+  for (int column = 0; column < kLanes<T>; column += piece, from += piece, to += piece * to_row) {
+    V<T> x[piece];
+    load_transposed<T>(from, from_row, x);
+#pragma GCC unroll 4
+    for (int i = 0; i < piece; ++i) x[i].store(to + i * to_row);
+  }
 }
 
 template <class T>
@@ -225,7 +295,9 @@ class Multiplication {
     // Where a is copied too, and again for each block, fewer and wider ones are better.
     int64_t widest = (a_in_place_ ? kBlockBytes : 2 * kBlockBytes) / (step * static_cast<int64_t>(sizeof(T))) /
                      kColumns<T> * kColumns<T>;
-    bool copies = !(b_by_rows_ && few_rows_ && columns % kLanes<T> == 0);
+    across_ = std::is_floating_point_v<T> && tiles_ == 1 && a_in_place_ && parts_ == 1 && p_.b.row == 1 &&
+              step % kPiece<T> == 0 && depth % kPiece<T> == 0 && columns % kLanes<T> == 0;
+    bool copies = !across_ && !(b_by_rows_ && few_rows_ && columns % kLanes<T> == 0);
     a_tile_ = kRows * smaller(step, depth);
     int64_t a_count = a_in_place_ ? 0 : smaller(kGroup, tiles_) * a_tile_;
     Workspace workspace(a_count + (copies ? smaller(widest, padded(columns)) * smaller(step, depth) : 0));
@@ -357,7 +429,7 @@ class Multiplication {
   void block(int64_t j, int64_t columns, int64_t k, int64_t depth) {
     int64_t whole = b_by_rows_ ? columns / kLanes<T> * kLanes<T> : 0;
     if (whole && !few_rows_) pack_b_rows(j, whole, columns, k, depth);
-    for (int64_t s = 0, width; s < columns; s += width) {
+    for (int64_t s = 0, width; s < columns && !across_; s += width) {
       width = sliver(s, columns);
       if (s + width > whole) pack_b(j + s, width, k, depth, packed_ + s * depth);
     }
@@ -394,7 +466,10 @@ class Multiplication {
         t.ahead_row = p_.b.row;
         t.ahead_every = r * share < depth ? depth / share : 0;
       }
-      row_of_tiles(t, rows, j, columns, k, few_rows_ ? whole : 0);
+      if (across_)
+        row_across(t, rows, j, columns, k);
+      else
+        row_of_tiles(t, rows, j, columns, k, few_rows_ ? whole : 0);
     }
   }
 
@@ -410,6 +485,16 @@ class Multiplication {
     }
   }
 
+  void row_across(Tile<T>& t, int64_t rows, int64_t j, int64_t columns, int64_t k) const {
+    if constexpr (std::is_floating_point_v<T>)
+      for (int64_t s = 0; s < columns; s += t.columns, t.c += t.columns, t.d += t.columns) {
+        t.columns = smaller(kAcross * kLanes<T>, columns - s);
+        t.b = static_cast<const T*>(at(p_.b, k, j + s).data);
+        t.b_row = p_.b.column;
+        across_function<T>(rows, t.columns / kLanes<T>, std::make_index_sequence<kRows * kAcross>())(t);
+      }
+  }
+
   static T factor(double x) {
     if constexpr (std::is_floating_point_v<T>)
       return static_cast<T>(x);
@@ -423,6 +508,7 @@ class Multiplication {
   const int64_t tiles_;    // over rows
   const bool converts_, few_rows_, a_in_place_;
   const bool b_by_rows_;  // b's rows can be read as vectors
+  bool across_ = false;   // b is not copied: tiles transpose it
   Convert convert_ = nullptr;
   int64_t a_tile_ = 0;  // numbers in a copied tile of a
   T* a_copy_ = nullptr;

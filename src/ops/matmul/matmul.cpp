@@ -28,29 +28,33 @@ void check_defined(const char* name, std::initializer_list<const Tensor*> operan
     check<ValueError>(x->defined(), name, "an operand is undefined: it was never given a value");
 }
 
-void check_dims(const char* name, const Tensor& a, int64_t a_dims, const Tensor& b, int64_t b_dims) {
-  check<ShapeError>(a.dim() == a_dims && b.dim() == b_dims, name,
+// Here and below tensors are looked into by impl(): small products are so short that a dozen calls to ask for sizes
+// would show.
+void check_dims(const char* name, const Tensor& a, size_t a_dims, const Tensor& b, size_t b_dims) {
+  check<ShapeError>(impl(a)->sizes.size() == a_dims && impl(b)->sizes.size() == b_dims, name,
                     "takes a tensor of {} dims and one of {}, not {} and {}", a_dims, b_dims, a, b);
 }
 
 // The last dim of a meets the second to last of b (its only one, if b is a vector).
 void check_inner(const char* name, const Tensor& a, const Tensor& b) {
-  int64_t inner = a.size(-1), other = b.size(b.dim() > 1 ? -2 : -1);
+  const Shape& right = impl(b)->sizes;
+  int64_t inner = impl(a)->sizes.back(), other = right[right.size() - (right.size() > 1 ? 2 : 1)];
   check<ShapeError>(inner == other, name, "inner sizes {} and {} differ: {}, {}", inner, other, a, b);
 }
 
 void check_alike(const char* name, const Tensor& a, const Tensor& b) {
-  check<DTypeError>(b.dtype() == a.dtype(), name,
+  check<DTypeError>(impl(b)->dtype == impl(a)->dtype, name,
                     "operands must have the same dtype, not {} and {}; cast() one of them", a, b);
-  check<DeviceError>(b.device() == a.device(), name,
+  check<DeviceError>(impl(b)->device == impl(a)->device, name,
                      "operands are on different devices: {}, {}; copy them to one with to(device)", a, b);
 }
 
 // What `infer` says of all products: one dtype, one device.
 TensorSpec spec_of(const Call& c, Shape sizes) {
   const Tensor& a = c.input(c.inputs.size() - 2);
-  for (const Tensor* x : c.inputs) check_alike(c.op.name, a, *x);
-  return {.sizes = std::move(sizes), .dtype = a.dtype(), .device = a.device()};
+  for (const Tensor* x : c.inputs)
+    if (x != &a) check_alike(c.op.name, a, *x);
+  return {.sizes = std::move(sizes), .dtype = impl(a)->dtype, .device = impl(a)->device};
 }
 
 Shape batch_sizes(const Tensor& x) { return Shape(std::span(x.sizes().data(), x.sizes().size() - 2)); }
@@ -116,26 +120,28 @@ void set_added(products::Gemm& g, const Tensor& added, const Tensor& out) {
 
 // out = beta·added + alpha·a@b
 void multiply(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor* added = nullptr, Scales s = {0, 1}) {
-  if (out.numel() == 0) return;
-  int64_t columns = b.size(-1);
-  products::Gemm g{.dtype = out.dtype(),
-                   .rows = a.size(-2),
+  if (impl(out)->numel == 0) return;
+  const Shape &a_sizes = impl(a)->sizes, &a_strides = impl(a)->strides, &b_strides = impl(b)->strides;
+  size_t a_dims = a_sizes.size(), b_dims = b_strides.size();
+  int64_t columns = impl(b)->sizes.back();
+  products::Gemm g{.dtype = impl(out)->dtype,
+                   .rows = a_sizes[a_dims - 2],
                    .columns = columns,
-                   .depth = a.size(-1),
+                   .depth = a_sizes[a_dims - 1],
                    .a = {},
                    .b = {},
                    .c = out.raw_data(),
                    .c_row = columns,
                    .alpha = s.alpha,
                    .beta = s.beta};
-  if (out.dim() > 2) {
+  if (impl(out)->sizes.size() > 2) {
     g.batch = batch_sizes(out);
     g.a_batch = batch_strides(a, g.batch.size());
     g.b_batch = batch_strides(b, g.batch.size());
   }
   if (g.depth > 0) {
-    g.a = {a.raw_data(), a.stride(-2), g.depth == 1 ? 1 : a.stride(-1)};
-    g.b = {b.raw_data(), b.stride(-2), columns == 1 ? 1 : b.stride(-1)};
+    g.a = {a.raw_data(), a_strides[a_dims - 2], g.depth == 1 ? 1 : a_strides[a_dims - 1]};
+    g.b = {b.raw_data(), b_strides[b_dims - 2], columns == 1 ? 1 : b_strides[b_dims - 1]};
   } else {  // a sum of nothing is a sum of one zero
     alignas(16) static const std::byte zero[16]{};
     g.depth = 1;
@@ -169,7 +175,7 @@ const Operator mm_op{
           const Tensor &a = c.input(0), &b = c.input(1);
           check_dims("mm", a, 2, b, 2);
           check_inner("mm", a, b);
-          out[0] = spec_of(c, {a.size(0), b.size(1)});
+          out[0] = spec_of(c, {impl(a)->sizes[0], impl(b)->sizes[1]});
         },
     .cpu = [](const Call& c) { multiply(c.output(), c.input(0), c.input(1)); },
     .gradient =
