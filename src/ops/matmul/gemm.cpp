@@ -7,7 +7,8 @@
 // 25, model 17, AVX-512; medians in GFLOP/s, ours first):
 //   1024³ 109 and 110, with b transposed 108 and 108, with a transposed 105 and 109; 512³ 111 and 114;
 //   256³ 112 and 111; 64×1024×1024 105 and 109, b transposed 90 and 73; 128×768×3072 105 and 102, b transposed 104 and
-//   88; 8×64×64 77 and 71; 96 products of 64³ 98 and 94, b transposed 93 and 72.
+//   88; 8×64×64 80 and 68, b transposed 63 and 64, a transposed 59 and 61; 96 products of 64³ 98 and 94, b transposed
+//   93 and 72.
 // So f32 goes the way of all dtypes, with one result everywhere. Should oneDNN be used for bf16 one day: its 2.6.3 dies
 // with an illegal instruction where a hypervisor hides CPUID leaf 0x1D but not AMX; cap its instruction set there
 // first.
