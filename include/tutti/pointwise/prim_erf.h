@@ -196,7 +196,7 @@ template <class T, int N>
 TUTTI_HD Vec<T, N> normal_ramp(Vec<T, N> x) {
   using V = Vec<T, N>;
   if constexpr (detail::Real<T>::is_float) {
-    // Fitted as it is, the bump costs no product with x and no care for ∞ · 0: half the instructions of x * normal_cdf.
+    // Fitted as it is, the bump costs no product with x and no care for ∞ · 0: 18 instructions a vector instead of 24.
     return greater(V(0), x) - detail::normal_shortfall(abs(x));
   } else {
     return detail::normal_ramp_formula(x);
