@@ -20,12 +20,13 @@ using testing::Not;
 using namespace test;  // NOLINT
 
 TEST(Run, TellsRanksWhoTheyAre) {
-  Program p(tutti_run({"-n", "3", "--env", "MINE=a=b"},
-                      shell("echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $TUTTI_EPOCH $MINE; "
+  Program p(tutti_run({"-n3", "--env", "MINE=a=b"},
+                      shell("echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK $TUTTI_EPOCH "
+                            "$TUTTI_MAX_RESTARTS $MINE; "
                             "[ -n \"$MASTER_ADDR\" ] && [ -n \"$MASTER_PORT\" ] && [ -n \"$TUTTI_SECRET\" ]")));
   EXPECT_EQ(p.wait(), 0) << p.err();
   EXPECT_EQ(lines(p.out()),
-            (std::set<std::string>{"[0] 0 3 0 3 0 0 a=b", "[1] 1 3 1 3 0 0 a=b", "[2] 2 3 2 3 0 0 a=b"}));
+            (std::set<std::string>{"[0] 0 3 0 3 0 0 0 0 a=b", "[1] 1 3 1 3 0 0 0 0 a=b", "[2] 2 3 2 3 0 0 0 0 a=b"}));
   EXPECT_EQ(p.err(), "");
 }
 
@@ -132,7 +133,11 @@ TEST(Run, WrongWordsAreSaid) {
     EXPECT_EQ(p.wait(), 2);
     return p.err();
   };
-  EXPECT_THAT(says(tutti_run({"-n", "0"}, {"true"})), HasSubstr("-n, --ranks cannot be 0"));
+  EXPECT_THAT(says(tutti_run({"-n", "0"}, {"true"})), HasSubstr("-n, --ranks cannot be 0: it is from 1 to"));
+  EXPECT_THAT(says(tutti_run({"-nx"}, {"true"})), HasSubstr("takes a number, not 'x'"));
+  EXPECT_THAT(says(tutti_run({"--log", "/proc/none"}, {"true"})), HasSubstr("the folder /proc/none cannot be made: "));
+  for (std::string hosts : {"a,,b", "a,", ","})
+    EXPECT_THAT(says(tutti_run({"--hosts", hosts}, {"true"})), HasSubstr("a name is missing in '" + hosts + "'"));
   EXPECT_THAT(says(tutti_run({"-n", "two"}, {"true"})), HasSubstr("takes a number, not 'two'"));
   EXPECT_THAT(says(tutti_run({"--nonsense"}, {"true"})), HasSubstr("there is no option --nonsense"));
   EXPECT_THAT(says(tutti_run({}, {})), HasSubstr("name the program to run"));

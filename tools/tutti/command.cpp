@@ -58,7 +58,10 @@ void Options::number(const std::string& names, const std::string& what, const st
                      int64_t least, int64_t most) {
   add(names, what, about, [&value, least, most, names](const std::string& text) {
     value = parse_as<int64_t>(text, names);
-    if (value < least || value > most) throw UsageError(fmt::format("{} cannot be {}", names, value));
+    if (value >= least && value <= most) return;
+    std::string limits =
+        most == INT64_MAX ? fmt::format("{} or more", least) : fmt::format("from {} to {}", least, most);
+    throw UsageError(fmt::format("{} cannot be {}: it is {}", names, value, limits));
   });
 }
 
@@ -126,9 +129,18 @@ std::vector<std::string> Options::parse(const std::vector<std::string>& words, b
       value = word.substr(equals + 1);
       word.resize(equals);
     }
-    auto found = std::find_if(options_.begin(), options_.end(), [&](const Option& o) {
-      return std::find(o.names.begin(), o.names.end(), word) != o.names.end();
-    });
+    auto named = [&](const std::string& name) {
+      return std::find_if(options_.begin(), options_.end(), [&](const Option& o) {
+        return std::find(o.names.begin(), o.names.end(), name) != o.names.end();
+      });
+    };
+    auto found = named(word);
+    if (found == options_.end() && !word.starts_with("--")) {  // -n4
+      found = named(word.substr(0, 2));
+      if (found != options_.end() && found->what.empty()) found = options_.end();
+      has_value = found != options_.end();
+      if (has_value) value = word.substr(2);
+    }
     if (found == options_.end())
       throw UsageError(fmt::format("there is no option {} (--help lists those there are)", word));
     if (found->what.empty() && has_value) throw UsageError(fmt::format("{} takes no value", word));

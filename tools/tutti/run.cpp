@@ -89,7 +89,9 @@ std::vector<int> cores_of(int rank, int ranks) {
 std::string folder_of(const std::string& folder, const RunOptions& o, int epoch) {
   if (folder.empty()) return "";
   std::string path = fs::absolute(o.max_restarts ? fmt::format("{}/epoch-{}", folder, epoch) : folder).string();
-  fs::create_directories(path);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw UsageError(fmt::format("the folder {} cannot be made: {}", path, error.message()));
   return path;
 }
 
@@ -215,7 +217,8 @@ Host parse_host(const std::string& part, int64_t ranks) {
 std::vector<Host> parse_hosts(const RunOptions& o) {
   std::vector<Host> list;
   for (const std::string& part : split(o.hosts, ',')) list.push_back(parse_host(part, o.ranks));
-  if (list.empty()) throw UsageError("--hosts names no host");
+  if (list.size() != static_cast<size_t>(std::count(o.hosts.begin(), o.hosts.end(), ',')) + 1)
+    throw UsageError(fmt::format("--hosts: a name is missing in '{}'", o.hosts));
   return list;
 }
 
