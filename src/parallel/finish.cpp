@@ -74,7 +74,12 @@ void Reducer::reset_pass(bool well) {
     e.before.reset();
     e.kept.reset();
   }
-  for (Bucket& b : buckets_) b.sent = {};
+  // What other ranks never sent is not to fail the world, in which a new wrapper may have gone on.
+  for (auto* buckets : {&buckets_, &late_})
+    for (Bucket& b : *buckets) {
+      if (!b.sent.work.done()) b.sent.work.leave_alone();
+      b.sent = {};
+    }
   late_.clear();
   if (well) earlier_samples_ = pass_.syncing ? 0 : earlier_samples_ + pass_.samples;
   pass_ = {};

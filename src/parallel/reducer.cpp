@@ -3,7 +3,6 @@
 #include "parallel/reducer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "autograd/engine.h"
@@ -245,7 +244,8 @@ void Reducer::watch(const TensorList& outputs) {
 void Reducer::set_samples(double count) {
   check<ValueError>(options_.average == Average::samples, "set_samples",
                     "gradients are averaged by ranks: this is for {{.average = Average::samples}}");
-  check<ValueError>(count >= 0 && std::isfinite(count), "set_samples", "a batch cannot have {} samples", count);
+  check<ValueError>(count == 0 || (count >= 1e-18 && count <= 1e18), "set_samples", "a batch cannot have {} samples",
+                    count);  // as weights of all_reduce
   std::lock_guard lock(mutex_);
   next_samples_ = count;
 }

@@ -59,8 +59,8 @@ struct LinkPlan {
   std::vector<LinkPeer> peers = {};  // by their numbers in the session
   std::string key = {};              // the session's
   std::chrono::milliseconds timeout{};
-  std::function<void()> check = [] {};  // called while they meet: throws when one of them is no more
-  std::function<Work()> barrier = {};   // begins one of all workers; may be empty
+  std::function<void()> check = [] {};            // called while they meet: throws when one of them is no more
+  std::function<Work(const Tensor&)> agree = {};  // begins the smallest number of all workers; may be empty
   LinkEvents events = {};
 };
 

@@ -165,7 +165,10 @@ void Agent::make_links(std::unique_ptr<Opening> shm, const std::vector<Introduct
   auto plan = [&](std::unique_ptr<Opening> opening, const std::vector<std::string>& addresses, bool near) {
     LinkPlan p{.me = me_, .key = all[0].key, .timeout = options_.timeout};
     p.check = [this] { group_.handle()->group->look_after_ranks(); };
-    p.barrier = [this] { return barrier_async({.group = group_, .timeout = options_.timeout}); };
+    // Twice the time: who cannot connect says so when its own is over.
+    p.agree = [this](const Tensor& well) {
+      return all_reduce_async(well, {.op = Reduce::min, .group = group_, .timeout = 2 * options_.timeout});
+    };
     p.events.arrived = [this](Message message) { deliver(std::move(message)); };
     p.events.broken = [this](int peer, const std::string& why) {
       executor_.post([this, peer, why] { lost(peer, why); });

@@ -33,6 +33,7 @@ namespace {
 
 constexpr unsigned kMessage = 2;        // the number of our active message
 constexpr size_t kMostInHeader = 1024;  // of what precedes a tensor
+constexpr size_t kShort = 4096;         // what is copied when it is unpacked
 constexpr auto kClosing = std::chrono::milliseconds(500);
 constexpr auto kNaming = std::chrono::seconds(2);
 
@@ -126,7 +127,8 @@ class UcxLinkUse final : public Link {
   ucs_status_t arrived(const WireHeader& header, std::string_view front, void* data, size_t length, bool rendezvous);
   void unpacked(const WireHeader& header, std::string_view bytes, const std::shared_ptr<void>& owner);
   bool progress();
-  // This one does not.
+  // These do not.
+  bool agree(const LinkPlan& plan, bool well);
   void await(const LinkPlan& plan, Clock::time_point until, const std::function<int()>& missing);
   /// More has to move than whoever sleeps knows of.
   void wake() { ucx_.worker_signal(link_->worker); }
@@ -169,7 +171,7 @@ UcxLinkUse::UcxLinkUse(std::shared_ptr<UcxLink> link, const LinkPlan& plan)
 // - A first message waits for the TCP connection, with another before it by which UCX sets the endpoint up. When the
 //   connection stands, but the peer is no more, that one is taken out of the queue out of which it is being sent
 //   (wireup_ep.c, pending_count). So nobody sends before the connections of all stand: a flush waits for that and needs
-//   no such message, and then there is a barrier by the group.
+//   no such message, and then all agree by the group.
 // - connect() succeeds, what follows it cannot be sent, and neither succeeds a second connect(), all inside of
 //   ucp_ep_create() (tcp_ep.c, CTX_TYPE_TX). With CONN_NB the connection is made later, where UCX can cope with that.
 void UcxLinkUse::meet(const LinkPlan& plan) {
@@ -183,9 +185,15 @@ void UcxLinkUse::meet(const LinkPlan& plan) {
     for (Peer& p : peers_)
       if (p.given.mine) connect(p);
   }
-  await(plan, until, [&] { return first(&Peer::connected); });
-  Work all = plan.barrier ? plan.barrier() : Work();
-  await(plan, until, [&] { return !all.defined() || all.wait_for(std::chrono::microseconds(200)) ? -1 : me_; });
+  std::exception_ptr wrong;
+  try {
+    await(plan, until, [&] { return first(&Peer::connected); });
+  } catch (const Error&) {
+    wrong = std::current_exception();
+  }
+  bool others_well = agree(plan, !wrong);
+  if (wrong) std::rethrow_exception(wrong);
+  check<ConnectionError>(others_well, "rpc::Session", "not all workers could connect by UCX: their own errors say why");
   for (int k = 0; k < static_cast<int>(peers_.size()); ++k) {
     if (!peers_[static_cast<size_t>(k)].given.mine) continue;
     Message hello;
@@ -194,6 +202,23 @@ void UcxLinkUse::meet(const LinkPlan& plan) {
     send(k, pack(std::move(hello)));
   }
   await(plan, until, [&] { return first(&Peer::met); });
+}
+
+/// Whether all are well. Also who is not takes part: a collective that was begun and left would fail the world later.
+bool UcxLinkUse::agree(const LinkPlan& plan, bool well) {
+  if (!plan.agree) return true;
+  Tensor all = full({1}, well, {.dtype = DType::i64});
+  try {
+    Work work = plan.agree(all);
+    while (!work.wait_for(std::chrono::microseconds(200))) {  // others may yet be connecting to this one
+      std::lock_guard lock(mutex_);
+      progress();
+    }
+  } catch (const Error&) {
+    if (well) throw;
+    return false;
+  }
+  return all.item<int64_t>() == 1;
 }
 
 void UcxLinkUse::connect(Peer& peer) {
@@ -216,7 +241,7 @@ void UcxLinkUse::on_connected(void* request, ucs_status_t status, void* peer) {
   Ucx::instance().request_free(request);
 }
 
-/// Until missing() is -1; otherwise it is the number of one that all wait for, or this worker's own.
+/// Until missing() is -1; otherwise it is the number of one that is waited for.
 void UcxLinkUse::await(const LinkPlan& plan, Clock::time_point until, const std::function<int()>& missing) {
   auto broken = [&] { return !inbox_.breaks().empty(); };
   for (int k = missing(); k >= 0; k = missing()) {
@@ -235,7 +260,7 @@ void UcxLinkUse::await(const LinkPlan& plan, Clock::time_point until, const std:
     if (progress() || broken()) continue;
     lock.unlock();
     pollfd readable{link_->efd, POLLIN, 0};
-    if (arm() && ::poll(&readable, 1, k == me_ ? 0 : 10) == 0) plan.check();
+    if (arm() && ::poll(&readable, 1, 10) == 0) plan.check();
   }
 }
 
@@ -375,14 +400,8 @@ ucs_status_t UcxLinkUse::arrived(const WireHeader& header, std::string_view fron
     inbox_.add_defect(static_cast<int>(header.from), wrong);
     return UCS_OK;
   }
-  if (!rendezvous) {
-    if (front.empty()) {
-      unpacked(header, {static_cast<const char*>(data), length}, nullptr);
-    } else {
-      std::string all(front);
-      all.append(static_cast<const char*>(data), length);
-      unpacked(header, all, nullptr);
-    }
+  if (!rendezvous && front.empty() && length <= kShort) {
+    unpacked(header, {static_cast<const char*>(data), length}, nullptr);
     return UCS_OK;
   }
   auto fetching = std::make_unique<Fetching>(Fetching{this, header, nullptr});
@@ -391,6 +410,13 @@ ucs_status_t UcxLinkUse::arrived(const WireHeader& header, std::string_view fron
         std::make_shared<Tensor>(empty({front.size() + length}, {.dtype = DType::u8, .device = Device()}));
   } catch (const std::exception& e) {
     inbox_.add_defect(static_cast<int>(header.from), e.what());
+    return UCS_OK;
+  }
+  if (!rendezvous) {
+    auto* memory = static_cast<char*>(fetching->memory->raw_data());
+    if (!front.empty()) std::memcpy(memory, front.data(), front.size());
+    if (length > 0) std::memcpy(memory + front.size(), data, length);
+    unpacked(header, {memory, front.size() + length}, fetching->memory);
     return UCS_OK;
   }
   ucp_request_param_t params{};

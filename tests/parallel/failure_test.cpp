@@ -103,6 +103,43 @@ TUTTI_RANK_TEST(DdpFailure, AHookThatReplacesTheBuffer) {
   }
 }
 
+struct Throwing : nn::Module<Throwing> {
+  nn::Linear a{8, 8}, b{8, 8}, c{8, 8};
+  TUTTI_FIELDS(a, b, c)
+  Tensor forward(const Tensor& x, int where) {
+    auto hook = [=](int here) {
+      return [=](const Tensor& g) -> Tensor {
+        if (where == here) throw std::runtime_error("on purpose");
+        return g;
+      };
+    };
+    Tensor first = a(x) * 1, second = b(first) * 1;
+    first.register_hook(hook(1));
+    second.register_hook(hook(2));
+    return c(second);
+  }
+};
+// One rank had sent a bucket more than the other when they threw. Nobody will ever come to that one.
+TEST(DdpFailures, ANewOneGoesOnWhenBucketsWereLeftBehind) {
+  spawn_ranks(2,
+              [] {
+                Throwing net;
+                {
+                  DistributedDataParallel ddp(net, {.bucket_bytes = 256});
+                  ddp(ones({2, 8}), 0).sum().backward();
+                  EXPECT_THAT(message_of<std::runtime_error>([&] { ddp(ones({2, 8}), 1 + rank()).sum().backward(); }),
+                              HasSubstr("on purpose"));
+                }
+                DistributedDataParallel ddp(net, {.bucket_bytes = 256});
+                for (int i = 0; i < 15; ++i) {
+                  net.zero_grad();
+                  ddp(ones({2, 8}), 0).sum().backward();
+                  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                }
+              },
+              {.timeout = std::chrono::seconds(1)});
+}
+
 TUTTI_RANK_TEST(DdpFailure, PoliciesThatDifferAreNamed) {
   nn::BatchNorm1d norm(2);
   auto policy = rank() == 1 ? parallel::BufferPolicy::none : parallel::BufferPolicy::average;

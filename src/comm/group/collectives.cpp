@@ -71,7 +71,7 @@ struct Draft {
     require<ValueError>(!o.weight || o.op == Reduce::average, "weights are for averages");
     require<DTypeError>((!o.factor && !o.weight) || is_floating(dtype) || is_complex(dtype),
                         "factors and weights are for floating-point numbers, not {}", dtype);
-    double weight = o.weight.value_or(1);  // products and sums of those that are allowed have room in f32
+    double weight = o.weight.value_or(1);  // sums of those that are allowed have room in f32
     require<ValueError>(weight == 0 || (weight >= 1e-18 && weight <= 1e18),
                         "a weight of {} makes no average: weights are 0, or between 1e-18 and 1e18", weight);
     call.op = o.op;

@@ -97,7 +97,12 @@ inline void check_status(ucs_status_t status, const char* what) {
   check<ConnectionError>(status == UCS_OK, "world", "UCX: {}: {}", what, Ucx::instance().status_string(status));
 }
 
+/// Whether there is a network that UCX may use and that is not TCP's.
 inline bool has_fast_network() {
+  if (const char* given = std::getenv("UCX_TLS")) {
+    std::string_view only_tcp = given;
+    if (only_tcp == "tcp" || only_tcp == "tcp,self" || only_tcp == "self,tcp") return false;
+  }
   std::error_code ignored;
   std::filesystem::directory_iterator devices("/sys/class/infiniband", ignored);
   return devices != std::filesystem::directory_iterator();

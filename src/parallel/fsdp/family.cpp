@@ -135,7 +135,8 @@ void ShardFamily::add_no_sync(int change) {
 void ShardFamily::set_samples(double count) {
   check<ValueError>(options_.average == Average::samples, "set_samples",
                     "gradients are averaged by ranks: this is for {{.average = Average::samples}}");
-  check<ValueError>(count >= 0, "set_samples", "a batch cannot have {} samples", count);
+  check<ValueError>(count == 0 || (count >= 1e-18 && count <= 1e18), "set_samples", "a batch cannot have {} samples",
+                    count);  // as weights of all_reduce
   std::lock_guard lock(mutex_);
   next_samples_ = count;
 }
