@@ -199,11 +199,13 @@ class ReluGradients {
   void run() {
     for (size_t k = 0; k < backward_.nodes.size(); ++k)
       if (is_gradient(backward_.nodes[k])) ask_before_pool(k);
-    std::vector<ValueId> gone;
-    for (Input& in : backward_.inputs)
-      if (in.origin == Origin::saved && !ask_for_results(in)) gone.push_back(in.value);
-    std::erase_if(backward_.inputs,
-                  [&](const Input& in) { return std::find(gone.begin(), gone.end(), in.value) != gone.end(); });
+    std::vector<Input>& inputs = backward_.inputs;
+    for (size_t k = 0; k < inputs.size();) {
+      if (inputs[k].origin == Origin::saved && !ask_for_results(inputs[k]))
+        inputs.erase(inputs.begin() + static_cast<std::ptrdiff_t>(k));  // now, so that none is asked of it
+      else
+        ++k;
+    }
   }
 
  private:
@@ -211,8 +213,9 @@ class ReluGradients {
   /// Of the forward graph: nobody writes it, in this pass or between the two.
   bool stays(ValueId v) const { return forward_.memory_of(v) == v && !written_[at(v)] && !seen_[at(v)]; }
   bool is_written(ValueId v) const { return written_back_[at(backward_.memory_of(v))]; }
-  /// What relu makes of x in the forward graph, if it stays.
+  /// What relu makes of x in the forward graph, if both stay.
   ValueId result_of(ValueId x) const {
+    if (written_[at(forward_.memory_of(x))]) return kNone;
     for (const Node& n : forward_.nodes)
       if (n.op == &pointwise::relu_operator() && n.inputs[0] == x && !n.has_effect())
         return stays(n.outputs[0]) && forward_.type(n.outputs[0]) == forward_.type(x) ? n.outputs[0] : kNone;

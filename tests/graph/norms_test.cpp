@@ -236,6 +236,44 @@ TEST(NormsBeside, ReluIsKeptByItsResults) {
   EXPECT_EQ(step.stats().saved_bytes, 16 * 64 * 4) << step.print({.code = false});
 }
 
+// The second relu reads what has been written since the first; what that gave says nothing of it.
+TEST(NormsBeside, ReluOfAValueThatIsWrittenBetweenTwo) {
+  auto watched = [](const Tensor& x) {
+    Tensor h = x * 2, before = relu(h).detach();
+    h.mul_(-1);
+    return (before * 3).sum() + relu(h).square().sum();
+  };
+  auto twice = [](const Tensor& x) { return (relu(relu(x * 2)) * 3).square().sum(); };
+  auto expect_same = [](auto f) {
+    auto compiled = compile(f);
+    for (uint64_t turn = 0; turn < 3; ++turn) {
+      manual_seed(turn);
+      Tensor x = randn({50}), a = x.clone().requires_grad_(), b = x.clone().requires_grad_();
+      f(a).backward();
+      compiled(b).backward();
+      EXPECT_TRUE(identical(b.grad(), a.grad())) << turn;
+    }
+  };
+  expect_same(watched);
+  expect_same(twice);
+}
+
+TEST(NormsBeside, ReluOfRelu) {
+  nn::Linear first{8, 8}, second{8, 4};
+  auto f = [&](const Tensor& x) { return second(relu(relu(first(x)))); };
+  auto step = compile(f);
+  for (uint64_t turn = 0; turn < 3; ++turn) {
+    manual_seed(turn);
+    Tensor x = randn({4, 8});
+    first.zero_grad();
+    f(x).sum().backward();
+    Tensor expected = first.weight.grad().clone();
+    first.zero_grad();
+    step(x).sum().backward();
+    EXPECT_TRUE(identical(first.weight.grad(), expected)) << turn;
+  }
+}
+
 // Of what is pooled, the places and the results are kept, and not what was pooled.
 TEST(NormsBeside, ReluBeforeAPoolIsNotKept) {
   nn::Linear first{64, 64}, second{16, 8};
