@@ -235,6 +235,7 @@ TEST_P(Wires, AnotherThreadTakesTheLead) {
     gives_up = !has_come;
     wires[0]->wake();
     other.join();
+    EXPECT_TRUE(wires[1]->wait(Clock::now() + 20s, [&] { return left.done(); }));  // it lives until then
     if (HasFailure()) return;
   }
 }
