@@ -123,9 +123,6 @@ UcxWire::UcxWire(int rank, int size, const StorePtr& store, bool spin)
   check_status(ucx_.config_read(nullptr, nullptr, &config), "its configuration cannot be read");
   // Ranks of a host have shared memory of our own; UCX's would not notice that a peer has died.
   if (!std::getenv("UCX_TLS")) ucx_.config_modify(config, "TLS", "^sm");
-  // TCP in pieces of 8 KB, the default, takes several times as many system calls as there need be.
-  for (const char* name : {"TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE"})
-    if (!std::getenv((std::string("UCX_") + name).c_str())) ucx_.config_modify(config, name, "64k");
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
