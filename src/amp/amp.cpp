@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "tutti/autograd.h"
 #include "tutti/ops.h"
+#include "tutti/trace.h"
 
 namespace tutti::amp {
 
@@ -37,7 +38,13 @@ void GradScaler::load_state(const State& state) {
   good_steps_ = state.good_steps;
 }
 
-Tensor GradScaler::scale(const Tensor& loss) const { return options_.enabled ? loss * scale_ : loss; }
+Tensor GradScaler::scale(const Tensor& loss) const {
+  if (!options_.enabled) return loss;
+  // It would stay what it is now, while unscale_() divides by what it has become.
+  if (Tracer* tracer = tracing())
+    tracer->untraceable("GradScaler::scale(), by a number that changes (scale outside, or by an argument)");
+  return loss * scale_;
+}
 
 GradScaler::Seen& GradScaler::unscaled(const void* optimizer, const TensorList& parameters) {
   for (Seen& s : seen_)

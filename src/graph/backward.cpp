@@ -22,7 +22,8 @@ using graph::Input;
 // where DDP averages: its collectives begin as gradients come, and the graph runs as an engine's pass does, so that the
 // end of it is known (after_backward). Other hooks on leaves may write anything that the pass reads, this time or the
 // next (an optimizer that steps there, FSDP's that frees), which needs all nodes where they were: such passes run as
-// usual.
+// usual. So do those whose nodes have saved something that was written since: only the node itself knows whether it
+// reads that, for these gradients.
 namespace {
 
 struct Pass {
@@ -175,7 +176,12 @@ CompiledBackward::CompiledBackward(CompileOptions options) {
 void CompiledBackward::operator()(const Tensor& root, const Tensor& gradient) const {
   check<GradError>(root.defined() && root.requires_grad(), "CompiledBackward", "{} does not require a gradient", root);
   Edge edge = gradient_edge(root);
-  Pass pass = describe_pass(edge.node);
+  Pass pass;
+  try {
+    pass = describe_pass(edge.node);
+  } catch (const VersionError&) {
+    pass.whole = false;
+  }
   bool plain = pass.whole && !(context().modes & (kTraceMode | kAnomalyMode));
   for (const auto& node : pass.nodes) plain = plain && node->device == pass.nodes[0]->device;
   if (!plain) {

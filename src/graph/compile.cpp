@@ -204,10 +204,16 @@ class CompiledFunction {
   // graphs].
   static bool ready(Entry& entry, const Invocation& call) {
     std::lock_guard lock(entry.mutex);
+    return runs_again(entry) || std::any_of(entry.backwards.begin(), entry.backwards.end(),
+                                            [&](auto& b) { return b->given.fits(call.tensors); });
+  }
+  static bool runs_again(const Entry& entry) {
     bool differentiable = entry.value_roots + entry.mutated.size() > 0;
-    return !differentiable || entry.pure || std::any_of(entry.backwards.begin(), entry.backwards.end(), [&](auto& b) {
-      return b->given.fits(call.tensors);
-    });
+    return !differentiable || entry.pure;
+  }
+  static bool waits_for_backward(Entry& entry) {
+    std::lock_guard lock(entry.mutex);
+    return !runs_again(entry) && entry.backwards.empty();
   }
 
   // Whether the entry is for these arguments, or was found to be by another trace with them.
@@ -542,7 +548,10 @@ std::string CompiledFunction::explain_locked() const {
       text += reason + "\n";
     }
     if (!e.why.empty()) text += fmt::format("  not the graph of another batch size: {}\n", e.why);
-    if (!e.live.empty()) text += fmt::format("  runs uncompiled: {}\n", e.live);
+    if (!e.live.empty())
+      text += fmt::format("  runs uncompiled: {}\n", e.live);
+    else if (waits_for_backward(*order[k]))
+      text += "  runs uncompiled until its first backward pass: it changes tensors that were made outside\n";
   }
   return text;
 }

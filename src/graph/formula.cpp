@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "graph/passes/passes.h"
 #include "pointwise/loop.h"
+#include "pointwise/renamed.h"
 #include "tensor/call.h"
 #include "tensor/impl.h"
 
@@ -66,7 +67,7 @@ std::optional<Formula> forward(const Graph& graph, const Node& n, const Pointwis
   Seen seen(graph, n);
   DType common = pointwise::common_dtype(op.name, op.signature, seen.pointers);
   if (is_complex(common)) return {};
-  Formula f{.function = op.name, .kind = pointwise::kind_of(common), .inputs = n.inputs};
+  Formula f{.function = pointwise::original(op).name, .kind = pointwise::kind_of(common), .inputs = n.inputs};
   f.truth = op.signature.result == pointwise::Result::boolean;
   if (graph.type(n.outputs[0]).dtype != (f.truth ? DType::boolean : common)) return {};
   auto kind = static_cast<int>(f.kind);

@@ -30,7 +30,9 @@ bool is_costly(const Operator& op) {
 //   after  → before of what is computed from it: never cut, since who is computed again needs what it is made from
 //   after  → sink        never cut, of values that backward reads
 //
-// Values whose "before" is on the sink's side are computed again; those that are cut in two are kept.
+// Values whose "before" is on the sink's side are computed again; those that are cut in two are kept. A result of the
+// function is not kept for others that are made from it, if backward itself does not read it: its caller may write it
+// before backward, as in eager.
 class Partition {
  public:
   Partition(const Graph& forward, Graph& backward)
@@ -42,6 +44,10 @@ class Partition {
       if (read_by_others(in.value)) in_memory_.insert(in.index);
       if (written_back[at(backward.memory_of(in.value))]) written_[at(forward.memory_of(in.index))] = true;
     }
+    given_.resize(forward.values.size());
+    for (ValueId v : forward.outputs)
+      if (v != kNone && !forward.input_of(forward.memory_of(v))) given_[at(forward.memory_of(v))] = true;
+    for (ValueId v : needed_) given_[at(forward.memory_of(v))] = false;
     // Memory whose views cannot all be made again stays what it is.
     for (size_t v = 0; v < forward.values.size(); ++v) {
       auto id = static_cast<ValueId>(v);
@@ -102,6 +108,7 @@ class Partition {
   // A view keeps all of its memory.
   int64_t cost_of_keeping(ValueId v) const {
     if (forward_.input_of(v)) return 0;
+    if (given_[at(forward_.memory_of(v))]) return Network::kNever;
     return forward_.input_of(forward_.memory_of(v)) ? 2 : kKeeping * bytes(forward_.memory_of(v));
   }
   int64_t cost_of_computing(ValueId v) const {
@@ -169,6 +176,7 @@ class Partition {
   const Graph& forward_;
   Graph& backward_;
   std::vector<bool> written_;             // memories of the forward graph that either graph writes
+  std::vector<bool> given_;               // and those of results that backward does not read itself
   std::set<ValueId> needed_, in_memory_;  // in memory: read by more than pointwise operators
 };
 

@@ -211,6 +211,8 @@ bool Recorder::call(const Operator& op, std::span<const Tensor* const> inputs, A
                     std::span<Tensor> outputs) {
   Node node{.op = &op, .attributes = attributes, .keeps_version = (context().modes & kPreserveVersion) != 0};
   std::vector<bool> given;
+  bool again = op.random && generator_ && context().generator != generator_;
+  Generator::State at = op.random ? generator().state() : Generator::State{};
   {
     std::lock_guard lock(mutex_);
     node.owner = copy_attributes(node.attributes);
@@ -220,10 +222,9 @@ bool Recorder::call(const Operator& op, std::span<const Tensor* const> inputs, A
       given.push_back(out.defined());
       if (out.defined()) resolve(out, Use::write);
     }
-    if (op.random) {
-      if (generator_ && context().generator != generator_) refuse("a checkpoint that draws random numbers");
-      drew_random_ = true;
-    }
+    drew_random_ = drew_random_ || op.random;
+    if (again && std::find(given.begin(), given.end(), true) != given.end())
+      refuse("a checkpoint that writes random numbers into a tensor");
     if (op.collective) {
       std::string lines = backtrace_text();
       size_t begin = lines.find_first_not_of(' ');
@@ -241,9 +242,32 @@ bool Recorder::call(const Operator& op, std::span<const Tensor* const> inputs, A
     if (op.dynamic_shape && out.layout() == Layout::strided && !of_sparse)
       refuse(fmt::format("'{}', whose result's shape depends on values,", op.name));
   std::lock_guard lock(mutex_);
+  if (again) return add_drawn(op, at, outputs), true;
   graph_.nodes.push_back(std::move(node));
   add_outputs(graph_.nodes.back(), outputs, given);
+  if (op.random) drawn_.push_back({&op, at, graph_.nodes.back().outputs});
   return true;
+}
+
+const Recorder::Drawn* Recorder::find_drawn(const Operator& op, const Generator::State& at) const {
+  for (const Drawn& d : drawn_)
+    if (d.op == &op && d.at == at) return &d;
+  return nullptr;
+}
+
+void Recorder::add_drawn(const Operator& op, const Generator::State& at, std::span<Tensor> outputs) {
+  Recorder& first = forward_ && !find_drawn(op, at) ? *forward_ : *this;
+  std::lock_guard lock(first.mutex_);
+  const Drawn* drawn = first.find_drawn(op, at);
+  if (!drawn) refuse("drawing random numbers from another generator than the thread's");
+  std::vector<bool> written = written_memories(first.graph_);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    ValueId v = drawn->values[i];
+    if (written[static_cast<size_t>(first.graph_.memory_of(v))] || !(first.graph_.type(v) == type_of(outputs[i])))
+      refuse("a checkpoint that writes its random numbers");
+    ValueId from = resolve(first.tensor(v), Use::read);
+    add_copy(from, outputs[i]);
+  }
 }
 
 void Recorder::add_outputs(Node& node, std::span<Tensor> outputs, const std::vector<bool>& given) {
@@ -283,6 +307,11 @@ bool Recorder::node(tutti::Node& node, std::span<Tensor> outputs, std::span<Tens
   auto& given = gave[which->second];
   for (Tensor& g : inputs) {
     if (g.defined()) g = make_alias(g);
+    if (g.defined() && !g.is_sparse() && memories_.count(versioned_storage(impl(g)))) {
+      NoGrad guard;
+      ModeGuard off(0, kTraceMode);
+      g = g.detach().clone();  // of what went in, or of another that came out: as if it were not
+    }
     given.push_back(g.defined() ? std::optional(type_of(g)) : std::nullopt);
     ValueId v = graph_.add_value(g.defined() ? type_of(g) : Type{}, kNone, producer);
     graph_.nodes.back().outputs.push_back(v);
@@ -308,16 +337,20 @@ void Recorder::made(const Tensor& t) {
   NestedTracer::made(t);
 }
 
+void Recorder::add_copy(ValueId from, const Tensor& copy) {
+  add_node(Kind::empty);
+  auto producer = static_cast<int32_t>(graph_.nodes.size() - 1);
+  ValueId v = graph_.add_value(type_of(copy), kNone, producer);
+  graph_.nodes.back().outputs = {v};
+  bind(copy, v);
+  graph_.nodes.push_back({.op = &copy_operator(), .inputs = {from}, .outputs = {v}, .writes = 1});
+}
+
 void Recorder::copied(const Tensor& original, const Tensor& copy) {
   {
     std::lock_guard lock(mutex_);
     ValueId from = resolve(original, Use::read);
-    add_node(Kind::empty);
-    auto producer = static_cast<int32_t>(graph_.nodes.size() - 1);
-    ValueId v = graph_.add_value(type_of(copy), kNone, producer);
-    graph_.nodes.back().outputs = {v};
-    bind(copy, v);
-    graph_.nodes.push_back({.op = &copy_operator(), .inputs = {from}, .outputs = {v}, .writes = 1});
+    add_copy(from, copy);
   }
   NestedTracer::copied(original, copy);
 }

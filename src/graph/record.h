@@ -17,6 +17,7 @@
 
 #include "tensor/impl.h"
 #include "tutti/graph/ir.h"
+#include "tutti/random.h"
 #include "tutti/trace.h"
 
 namespace tutti::graph {
@@ -105,7 +106,21 @@ class Recorder final : public NestedTracer {
   ValueId object(const Tensor& t) const;
   bool is_leaf(const Tensor& t) const;
   bool is_outside(const Tensor& t) const;
+  void add_copy(ValueId from, const Tensor& copy);
   void add_outputs(Node& node, std::span<Tensor> outputs, const std::vector<bool>& given);
+
+  /// Note [Random numbers that are drawn again]
+  /// A checkpoint runs its function again in backward, with a generator that stands where the own one stood then. A
+  /// graph has no such generator; but what was drawn there the first time is a value, known by where the generator
+  /// stood, and is kept instead. (Of dropout that is no mask, but two numbers: see ops/random/dropout.cpp.)
+  struct Drawn {
+    const Operator* op;
+    Generator::State at;
+    std::vector<ValueId> values;
+  };
+  const Drawn* find_drawn(const Operator& op, const Generator::State& at) const;
+  /// The outputs are values of the node that drew them first.
+  void add_drawn(const Operator& op, const Generator::State& at, std::span<Tensor> outputs);
 
   Graph graph_;
   std::shared_ptr<Recorder> forward_;
@@ -121,6 +136,7 @@ class Recorder final : public NestedTracer {
   std::vector<Leaf> leaves_;
   std::vector<std::pair<ValueId, bool>> gradients_;
   std::vector<Met> met_;
+  std::vector<Drawn> drawn_;
   std::vector<std::shared_ptr<const Outside>> outside_;
   std::shared_ptr<Generator> generator_;
   bool drew_random_ = false, met_twice_ = false;

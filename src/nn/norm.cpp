@@ -43,16 +43,38 @@ GroupNorm::GroupNorm(int64_t groups, int64_t channels, const NormOptions& option
 namespace detail {
 namespace {
 
+// The share is a number or a tensor.
+template <class Share>
 Tensor run_with(const StatisticsSource& source, const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor& mean,
-                Tensor& var, double momentum, double eps) {
+                Tensor& var, const Share& share, double eps) {
   BatchStatistics s = source(x);
   if (mean.defined()) {
     NoGrad guard;
     double count = static_cast<double>(s.count), unbiased = s.count > 1 ? count / (count - 1) : 1;
-    mean.mul_(1 - momentum).add_(s.mean.detach(), momentum);
-    var.mul_(1 - momentum).add_(s.var.detach(), momentum * unbiased);
+    mean.mul_(1 - share).add_(s.mean.detach(), share);
+    var.mul_(1 - share).add_(s.var.detach(), share * unbiased);
   }
   return batch_norm_apply(x, s.mean, s.var, weight, bias, eps);
+}
+
+// What a batch counts in the average of all: 1 / (batches so far + 1). It is computed by operators, since a compiled
+// function must not read the number of batches.
+Tensor share_of_batch(const Tensor& batches) {
+  NoGrad guard;
+  return 1 / (cast(batches, DType::f64) + 1);
+}
+
+// The average of all batches, whose share is a tensor: the statistics of this one are found by themselves.
+template <class Norm>
+Tensor run_averaging(const Norm& norm, const Tensor& x, Tensor& mean, Tensor& var, const Tensor& batches) {
+  if (x.numel() == 0 || !mean.defined()) return norm(mean, var, 0);  // there is nothing to average
+  Tensor mean_here = zeros_like(mean), var_here = zeros_like(var);
+  Tensor y = norm(mean_here, var_here, 1);
+  NoGrad guard;
+  Tensor share = share_of_batch(batches);
+  mean.mul_(1 - share).add_(mean_here * share);
+  var.mul_(1 - share).add_(var_here * share);
+  return y;
 }
 
 }  // namespace
@@ -77,10 +99,18 @@ Tensor run_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                       Tensor& batches, const BatchNormOptions& o, bool training, bool instance,
                       const StatisticsSource* source) {
   bool counts = training && batches.defined(), own = training || !mean.defined();
-  double momentum = o.momentum || !counts ? o.momentum.value_or(0) : 1 / (batches.item<double>() + 1);
-  Tensor y = own && source ? run_with(*source, x, weight, bias, mean, var, momentum, o.eps)
-             : instance    ? instance_norm(x, weight, bias, mean, var, own, momentum, o.eps)
-                           : batch_norm(x, weight, bias, mean, var, own, momentum, o.eps);
+  bool averages = counts && !o.momentum;
+  auto norm = [&](const Tensor& running_mean, const Tensor& running_var, double momentum) {
+    return (instance ? instance_norm : batch_norm)(x, weight, bias, running_mean, running_var, own, momentum, o.eps);
+  };
+  double momentum = o.momentum.value_or(0);
+  Tensor y;
+  if (own && source && averages)
+    y = run_with(*source, x, weight, bias, mean, var, share_of_batch(batches), o.eps);
+  else if (own && source)
+    y = run_with(*source, x, weight, bias, mean, var, momentum, o.eps);
+  else
+    y = averages ? run_averaging(norm, x, mean, var, batches) : norm(mean, var, momentum);
   if (counts) {  // only now: a batch that was refused is none
     NoGrad guard;
     batches.add_(1);

@@ -21,14 +21,14 @@ bool lies_dense(const Tensor& t) { return t.is_contiguous() || t.is_contiguous(M
 const char* Reducer::purpose_of(const Bucket& b) const {
   const std::string &first = entries_[b.members.front()].name, &last = entries_[b.members.back()].name;
   return comm::lasting(
-      fmt::format("bucket {} of a DistributedDataParallel in backward: gradients of {}{}{}", b.content.index, first,
+      fmt::format("*bucket {} of a DistributedDataParallel in backward: gradients of {}{}{}", b.content.index, first,
                   b.members.size() > 1 ? " .. " : "", b.members.size() > 1 ? last : ""),
-      "a bucket of a DistributedDataParallel in backward");
+      "*a bucket of a DistributedDataParallel in backward");
 }
 const char* Reducer::aside(Entry& e) {
   if (!e.purpose)
-    e.purpose = comm::lasting("a DistributedDataParallel in backward: the gradient of " + e.name,
-                              "a DistributedDataParallel in backward: a gradient by itself");
+    e.purpose = comm::lasting("*a DistributedDataParallel in backward: the gradient of " + e.name,
+                              "*a DistributedDataParallel in backward: a gradient by itself");
   return e.purpose;
 }
 
@@ -44,13 +44,13 @@ void Reducer::agree_on_order() {
   for (size_t i : pass_.order) add(i);
   for (size_t i = entries_.size(); i-- > 0;) add(i);
   Tensor all = tensor(order, {.dtype = DType::i64});
-  comm::PurposeGuard purpose("a DistributedDataParallel in backward: the order of its buckets");
+  comm::PurposeGuard purpose("*a DistributedDataParallel in backward: the order of its buckets");
   broadcast(all, {.root = pass_.leader, .group = channel_, .timeout = options_.timeout, .place = options_.place});
   order_.clear();
   for (int64_t i : all.to_vector<int64_t>()) order_.push_back(static_cast<size_t>(i));
 }
 
-// By order_, sparse_ and (static graph) flags_, which all ranks have alike.
+// By order_, sparse_ and flags_, which all ranks have alike.
 void Reducer::make_buckets() {
   buckets_.clear();
   std::map<std::pair<int, int>, Bucket> open;  // by dtype and device
@@ -64,7 +64,7 @@ void Reducer::make_buckets() {
     Entry& e = entries_[i];
     e.bucket = -1;
     e.slot.reset();
-    if (sparse_[i] || (options_.static_graph && !(flags_[i] & kUsed))) continue;
+    if (sparse_[i] || (!changes_ && !(flags_[i] & kUsed))) continue;
     const Tensor& p = e.parameter;
     auto key = std::pair(static_cast<int>(p.dtype()), static_cast<int>(p.device().kind) << 16 | p.device().index);
     Bucket& b = open[key];
@@ -86,7 +86,7 @@ void Reducer::make_buckets() {
 }
 
 void Reducer::give_memory(Bucket& b) {
-  comm::PurposeGuard purpose("a DistributedDataParallel in backward: memory for its buckets");
+  comm::PurposeGuard purpose("*a DistributedDataParallel in backward: memory for its buckets");
   const Tensor& first = entries_[b.members[0]].parameter;
   b.content.buffer = group_zeros(b.elements, {.dtype = first.dtype(), .device = first.device()},
                                  {.group = channel_, .timeout = options_.timeout, .place = options_.place});

@@ -6,13 +6,29 @@
 #include "tutti/ops.h"
 
 namespace tutti::parallel {
+namespace {
+
+// Not in a header of ours, or of the standard library.
+bool in_program(const Place& place) {
+  std::string_view file = place.file_name();
+  return file.find("/include/c++/") == file.npos && !file.ends_with("tutti/parallel/ddp.h");
+}
+// Errors name where the wrapper was made: that of its options is another if they stood in a variable before. But where
+// std::make_unique() and the like make the wrapper, the options are all that knows of the program.
+DdpOptions made_at(const Place& place, DdpOptions options) {
+  if (in_program(place) || !in_program(options.place)) options.place = place;
+  return options;
+}
+
+}  // namespace
 
 NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) { reducer_->add_no_sync(1); }
 NoSync::~NoSync() {
   if (reducer_) reducer_->add_no_sync(-1);
 }
 
-DdpBase::DdpBase(nn::ModuleBase& module, const DdpOptions& options) : reducer_(Reducer::make(module, options)) {}
+DdpBase::DdpBase(nn::ModuleBase& module, const DdpOptions& options, const Place& place)
+    : reducer_(Reducer::make(module, made_at(place, options))) {}
 void DdpBase::before_forward(nn::ModuleBase& module) const { reducer_->check_module(module); }
 void DdpBase::after_forward(nn::ModuleBase& module, const TensorList& outputs) const {
   reducer_->find_buffers(module);

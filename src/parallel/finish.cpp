@@ -232,8 +232,11 @@ void Reducer::finish_pass() {
     Entry& e = entries_[i];
     if (!pass_.joined) hand_out(e, flags_[i]);
     if (!pass_.joined && (!known || !counted_)) e.expected = e.count;
-    bool turned_sparse = !sparse_[i] && e.bucket >= 0 && (flags_[i] & (kDense | kSparse | kLate)) == kSparse;
-    if (turned_sparse) sparse_[i] = changed = true;
+    if (sparse_[i] || (e.bucket < 0 && !(flags_[i] & kUsed))) continue;
+    bool turned_sparse = (flags_[i] & (kDense | kSparse | kLate)) == kSparse;
+    if (turned_sparse) sparse_[i] = true;
+    if (e.bucket < 0) changes_ = true;
+    changed = changed || turned_sparse || e.bucket < 0;
   }
   if (!pass_.joined) note_unused(flags_);
   counted_ = counted_ || !pass_.joined;
@@ -270,7 +273,7 @@ std::vector<uint8_t> Reducer::my_flags() {
 
 std::vector<uint8_t> Reducer::exchange_flags() {
   NoGrad guard;
-  comm::PurposeGuard purpose("the end of backward through a DistributedDataParallel: who used which parameters");
+  comm::PurposeGuard purpose("*the end of backward through a DistributedDataParallel: who used which parameters");
   Tensor flags = tensor(my_flags(), {.dtype = DType::u8});
   all_reduce(flags, {.op = Reduce::bor, .group = channel_, .timeout = options_.timeout, .place = options_.place});
   return flags.to_vector<uint8_t>();
@@ -377,7 +380,7 @@ void Reducer::finish_with_graph() {
   std::vector<uint8_t> flags = exchange_flags();
   // Who has joined keeps nothing, and there will be no pass back through these: see refuse_second_backward().
   ModeGuard guard(pass_.joined ? 0 : uint32_t{kGradMode}, pass_.joined ? kGradMode : kInferenceMode);
-  comm::PurposeGuard purpose("a DistributedDataParallel in backward with create_graph: its gradients");
+  comm::PurposeGuard purpose("*a DistributedDataParallel in backward with create_graph: its gradients");
   ReduceOptions o = average();
   o.group = group_;
   for (std::vector<size_t>& kind : used_by_kind(flags)) {
@@ -413,7 +416,7 @@ void Reducer::refuse_second_backward(const TensorList& averaged) const {
 
 void Reducer::sync_buffers() {
   NoGrad guard;
-  comm::PurposeGuard purpose("the end of backward through a DistributedDataParallel: buffers of its module");
+  comm::PurposeGuard purpose("*the end of backward through a DistributedDataParallel: buffers of its module");
   TensorList same, averaged;
   for (const NamedBuffer& b : buffers_) {
     if (b.policy == BufferPolicy::none) continue;

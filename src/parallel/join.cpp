@@ -58,7 +58,7 @@ JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
   comm::PurposeGuard purpose(kPurpose);
   // The largest number is that of the lowest rank.
   Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode, part < 0);
-  all_reduce(round, {.op = Reduce::max, .group = group_, .place = options_.place});
+  all_reduce(round, {.op = Reduce::max, .group = group_, .place = place_});
   std::vector<int64_t> all = round.to_vector<int64_t>();
   if (all[0] == kFailed) others_failed(group_.ranks()[static_cast<size_t>(all[1] - group_.size() - 1)]);
   if (all[0] > 0) leader_ = group_.size() - static_cast<int>(all[1]);
@@ -74,7 +74,7 @@ JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
 // If the error ends that rank, what it says is what everyone should hear: so there is a moment for it to do so.
 void JoinSession::others_failed(int rank) {
   try {
-    monitored_barrier({.group = group_, .timeout = std::chrono::seconds(1), .place = options_.place});
+    monitored_barrier({.group = group_, .timeout = std::chrono::seconds(1), .place = place_});
   } catch (const TimeoutError&) {
   }
   tutti::fail<RankFailure>("join", "rank {} threw inside of join: its own error says why", rank);
@@ -86,7 +86,7 @@ void JoinSession::fail(const std::string& why) {
   try {
     // Larger than any rank, so that it is this one's whatever others say.
     Work told = all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0, false),
-                                 {.op = Reduce::max, .group = group_, .place = options_.place});
+                                 {.op = Reduce::max, .group = group_, .place = place_});
     if (told.wait_for(options_.patience)) return;
   } catch (const Error&) {  // the world has failed already: they know
     return;
@@ -118,16 +118,17 @@ void Joinable::announce() const {
   if (part_->session && !part_->session->joined) part_->session->announce(part_->index, 0);
 }
 
-int join(const std::vector<Joinable>& parts, const std::function<void()>& body, const JoinOptions& options) {
+int join(const std::vector<Joinable>& parts, const std::function<void()>& body, const JoinOptions& options,
+         const Place& place) {
   check<ValueError>(options.patience.count() >= 0, "join", "its patience is {} ms: it cannot be negative",
                     options.patience.count());
   Group group = options.group.defined() ? options.group : world();
   std::vector<int> everyone(static_cast<size_t>(group.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  JoinSession session(group.subgroup(everyone), options);
+  JoinSession session(group.subgroup(everyone), options, place);
   {
     comm::PurposeGuard purpose(kPurpose);
-    check_agree("join", {{"parts", std::to_string(parts.size())}}, {.group = session.group(), .place = options.place});
+    check_agree("join", {{"parts", std::to_string(parts.size())}}, {.group = session.group(), .place = place});
   }
   SessionGuard guard(session, parts);
   // Ranks are at different points of their work: nobody's parts can go on, not even those of ranks that were through.

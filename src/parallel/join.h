@@ -19,7 +19,8 @@ namespace tutti::parallel {
 /// them.
 class JoinSession {
  public:
-  JoinSession(Group group, const JoinOptions& options) : group_(std::move(group)), options_(options) {}
+  JoinSession(Group group, const JoinOptions& options, const Place& place)
+      : group_(std::move(group)), options_(options), place_(place) {}
   struct Round {
     int64_t part = -1;  // that is announced; -1: all are through
     int64_t mode = 0;   // what its announcer says of it
@@ -36,12 +37,13 @@ class JoinSession {
   bool joined = false;
   bool count_joined() const { return options_.count_joined; }
   const Group& group() const { return group_; }
-  const Place& place() const { return options_.place; }
+  const Place& place() const { return place_; }
 
  private:
   [[noreturn]] void others_failed(int rank);
   Group group_;
   JoinOptions options_;
+  Place place_;
   int leader_ = -1;
   bool everyone_ = false;
 };

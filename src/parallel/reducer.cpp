@@ -42,6 +42,15 @@ TensorVisitor visit(nn::ModuleBase& module) {
   return visitor;
 }
 
+// Two would take gradients from each other.
+void refuse_nested(const nn::ModuleBase& module) {
+  nn::detail::walk(module, nn::detail::nothing, nn::detail::nothing, [](const std::string& path, nn::ModuleBase& m) {
+    check<ValueError>(dynamic_cast<DdpBase*>(&m) == nullptr, kName,
+                      "the module has one in it already{}{}: wrap that one's module instead, or only what is beside it",
+                      path.empty() ? "" : ", ", path);
+  });
+}
+
 const char* name_of(BufferPolicy policy) {
   return policy == BufferPolicy::broadcast ? "broadcast" : policy == BufferPolicy::average ? "average" : "none";
 }
@@ -111,6 +120,7 @@ Reducer::Reducer(nn::ModuleBase& module, const DdpOptions& options)
   check<ValueError>(options.root >= 0 && options.root < group_.size(), kName, "root {} is not in a group of {}",
                     options.root, group_.size());
   check<ValueError>(group_.rank() >= 0, kName, "this rank is not a member of the group: {}", to_string(group_));
+  refuse_nested(module);
   std::vector<int> everyone(static_cast<size_t>(group_.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   channel_ = group_.subgroup(everyone);

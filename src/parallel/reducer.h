@@ -20,7 +20,9 @@
 // Where several wrapped modules take part in one backward, their passes end in the order in which the wrappers were
 // made, which is the same on all ranks, and not in that of the graph, which need not be.
 //
-// The first pass only observes; buckets are made at its end, in the order in which rank 0's gradients came.
+// The first pass only observes; buckets are made at its end, in the order in which rank 0's gradients came. What nobody
+// used in it has no place in them, and costs nothing. When one of those is used after all, its gradient is late, and
+// buckets are made anew, for everything: there is no telling what such a graph will use.
 #pragma once
 
 #include <atomic>
@@ -66,7 +68,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   struct Entry {
     std::string name;
     Tensor parameter;
-    int bucket = -1;                // none: its gradients are sparse, or never come (static graph)
+    int bucket = -1;                // none: its gradients are sparse, or have never come to anyone
     Tensor slot;                    // its part of the bucket
     uint32_t expected = 1;          // times that it came in the last pass
     uint32_t count = 0;             // in this one
@@ -83,7 +85,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::vector<size_t> members;
     std::vector<int64_t> offsets;  // of each member, in elements
     int64_t elements = 0;
-    const char* purpose = nullptr;  // of its collectives: see comm::PurposeGuard
+    const char* purpose = nullptr;  // of its collectives: see comm::PurposeGuard, and kEachBatch for its mark
     size_t missing = 0;             // members that are not ready
     bool left = false;
     Clock::time_point began{};
@@ -174,6 +176,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<size_t> order_;   // of entries; empty before the first pass
   std::vector<uint8_t> flags_;  // of all ranks together, in the last pass
   std::vector<bool> sparse_;    // entries whose gradients are
+  bool changes_ = false;        // what nobody used in the first pass has been used since
   bool counted_ = false;        // this rank has had a pass, by which to expect
   UnusedParameters unused_;
   CommunicationTime time_;

@@ -11,7 +11,7 @@ namespace tutti::parallel {
 namespace {
 
 constexpr const char* kPurpose =
-    "SyncBatchNorm: the statistics of all ranks' batches, or their gradients "
+    "*SyncBatchNorm: the statistics of all ranks' batches, or their gradients "
     "(inside of join() the batch norms belong among its parts)";
 
 // The collectives of batch norms, and how ranks that have joined take part in them.

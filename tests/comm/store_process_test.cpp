@@ -1,6 +1,7 @@
 // Stores that several processes use, and processes that die while they do.
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -314,6 +315,41 @@ TEST(FileStore, OpeningAndRemovingDoNotMiss) {
     }
   });
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// Of two processes that leave at the same moment, one is the last.
+TEST(FileStore, GoesWithTwoThatLeaveAtOnce) {
+  Scratch scratch;
+  std::string path = scratch / "store";
+  void* memory = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto& came = *new (memory) std::atomic<int>(0);
+  auto leave_often = [&] {
+    int meetings = 0, left_behind = 0;
+    auto meet = [&] {
+      ++came;
+      ++meetings;
+      for (int looks = 0; came < 2 * meetings; ++looks)
+        if (looks > 1000) std::this_thread::yield();
+    };
+    for (int k = 0; k < 1000; ++k) {
+      auto store = std::make_unique<FileStore>(path, FileStoreOptions{.remove = true});
+      meet();
+      store.reset();
+      meet();
+      left_behind += std::filesystem::exists(path);
+      meet();
+    }
+    ::_exit(left_behind > 0);
+  };
+  pid_t children[2];
+  for (pid_t& child : children)
+    if ((child = ::fork()) == 0) leave_often();
+  for (pid_t child : children) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  ::munmap(memory, sizeof(std::atomic<int>));
 }
 
 // Others who come now would make another file: to wait for them in this one is in vain.

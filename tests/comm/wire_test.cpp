@@ -2,6 +2,7 @@
 #include "comm/transport/wire.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "base/check.h"
 #include "comm/transport/host_facts.h"
+#include "tests/comm/ways.h"
 
 namespace tutti::comm {
 namespace {
@@ -173,110 +175,163 @@ std::vector<Engine> engines() {
   return list;
 }
 
-/// Two ranks of one process that have said hello.
+using Wires2 = std::unique_ptr<Wire>[2];
+using Move = std::function<bool(const std::function<bool()>&)>;
+
+/// Two ranks of one process that have said hello; in a process apart, since what an engine has begun does not survive
+/// the forks of other tests.
 class Wires : public testing::TestWithParam<Engine> {
  protected:
-  void SetUp() override {
+  static void run(const Engine& engine, void (*body)(Wires2& wires, const Move& move)) {
+    Wires2 wires;
     auto store = std::make_shared<MemoryStore>(60s);
-    auto second = std::async(std::launch::async, [&] { return GetParam().make(1, store); });
-    wires[0] = GetParam().make(0, store);
+    auto second = std::async(std::launch::async, [&] { return engine.make(1, store); });
+    wires[0] = engine.make(0, store);
     wires[1] = second.get();
+    // Both move messages until that is so.
+    Move move = [&](const std::function<bool()>& ready) {
+      for (auto end = Clock::now() + 60s; Clock::now() < end;)
+        for (auto& wire : wires)
+          if (wire->wait(Clock::now() + 1ms, ready)) return true;
+      return false;
+    };
     char word[2] = {};
     Pending come[2], left;
     for (int r : {0, 1}) wires[r]->receive({0, 0, 1 - r, Channel::hello}, &word[r], 1, come[r]);
     for (int r : {0, 1}) wires[r]->send(1 - r, {0, 0, r, Channel::hello}, "h", 1, left);
     ASSERT_TRUE(move([&] { return come[0].done() && come[1].done() && left.done(); }));
     for (auto& wire : wires) wire->connected();
+    body(wires, move);
   }
-  /// Both move messages until that is so.
-  bool move(const std::function<bool()>& ready) {
-    for (auto end = Clock::now() + 60s; Clock::now() < end;)
-      for (auto& wire : wires)
-        if (wire->wait(Clock::now() + 1ms, ready)) return true;
-    return false;
+  static void apart(void (*body)(Wires2& wires, const Move& move)) {
+#ifdef TUTTI_SANITIZE_THREAD  // does not follow a process that has threads into its children; other tests fork none
+    run(GetParam(), body);
+#else
+    test::spawn_checked_processes(1, [engine = GetParam(), body] { run(engine, body); }, {});
+#endif
   }
-  std::unique_ptr<Wire> wires[2];
 };
 INSTANTIATE_TEST_SUITE_P(Engines, Wires, testing::ValuesIn(engines()),
                          [](const auto& info) { return std::string(info.param.name); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Wires);
 
 TEST_P(Wires, WhatComesBeforeItIsAskedForIsKept) {
-  std::vector<int> from(1'000'000), to(from.size());
-  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<int>(i);
-  Pending left, come, word_come;
-  char word = 0;
-  wires[1]->send(0, {1, 0, 1, Channel::message}, from.data(), from.size() * sizeof(int), left);
-  wires[1]->send(0, {1, 1, 1, Channel::message}, "w", 1, left);
-  wires[0]->receive({1, 1, 1, Channel::message}, &word, 1, word_come);
-  ASSERT_TRUE(move([&] { return word_come.done(); }));
-  wires[0]->receive({1, 0, 1, Channel::message}, to.data(), to.size() * sizeof(int), come);
-  ASSERT_TRUE(move([&] { return come.done() && left.done(); }));
-  EXPECT_EQ(to, from);
-  EXPECT_EQ(wires[0]->broken(1), std::nullopt);
+  apart([](Wires2& wires, const Move& move) {
+    std::vector<int> from(1'000'000), to(from.size());
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<int>(i);
+    Pending left, come, word_come;
+    char word = 0;
+    wires[1]->send(0, {1, 0, 1, Channel::message}, from.data(), from.size() * sizeof(int), left);
+    wires[1]->send(0, {1, 1, 1, Channel::message}, "w", 1, left);
+    wires[0]->receive({1, 1, 1, Channel::message}, &word, 1, word_come);
+    ASSERT_TRUE(move([&] { return word_come.done(); }));
+    wires[0]->receive({1, 0, 1, Channel::message}, to.data(), to.size() * sizeof(int), come);
+    ASSERT_TRUE(move([&] { return come.done() && left.done(); }));
+    EXPECT_EQ(to, from);
+    EXPECT_EQ(wires[0]->broken(1), std::nullopt);
+  });
 }
 
 // Of threads that wait, one moves messages for all. When it goes, without anything having come, another does.
 TEST_P(Wires, AnotherThreadTakesTheLead) {
-  for (uint64_t round = 0; round < 5; ++round) {
-    char word = 0;
-    Pending come, left;
-    wires[0]->receive({1, round, 1, Channel::message}, &word, 1, come);
-    std::thread leader([&] { EXPECT_FALSE(wires[0]->wait(Clock::now() + 100ms, [] { return false; })); });
-    std::this_thread::sleep_for(20ms);
-    std::atomic<bool> has_come = false, gives_up = false;
-    std::thread other(
-        [&] { has_come = wires[0]->wait(Clock::now() + 1h, [&] { return come.done() || gives_up; }) && !gives_up; });
-    leader.join();
-    wires[1]->send(0, {1, round, 1, Channel::message}, "w", 1, left);
-    for (auto end = Clock::now() + 20s; !has_come && Clock::now() < end;)
-      wires[1]->wait(Clock::now() + 1ms, [&] { return has_come.load(); });
-    EXPECT_TRUE(has_come) << "in round " << round;
-    gives_up = !has_come;
-    wires[0]->wake();
-    other.join();
-    EXPECT_TRUE(wires[1]->wait(Clock::now() + 20s, [&] { return left.done(); }));  // it lives until then
-    if (HasFailure()) return;
-  }
+  apart([](Wires2& wires, const Move&) {
+    for (uint64_t round = 0; round < 5; ++round) {
+      char word = 0;
+      Pending come, left;
+      wires[0]->receive({1, round, 1, Channel::message}, &word, 1, come);
+      std::thread leader([&] { EXPECT_FALSE(wires[0]->wait(Clock::now() + 100ms, [] { return false; })); });
+      std::this_thread::sleep_for(20ms);
+      std::atomic<bool> has_come = false, gives_up = false;
+      std::thread other(
+          [&] { has_come = wires[0]->wait(Clock::now() + 1h, [&] { return come.done() || gives_up; }) && !gives_up; });
+      leader.join();
+      wires[1]->send(0, {1, round, 1, Channel::message}, "w", 1, left);
+      for (auto end = Clock::now() + 20s; !has_come && Clock::now() < end;)
+        wires[1]->wait(Clock::now() + 1ms, [&] { return has_come.load(); });
+      EXPECT_TRUE(has_come) << "in round " << round;
+      gives_up = !has_come;
+      wires[0]->wake();
+      other.join();
+      EXPECT_TRUE(wires[1]->wait(Clock::now() + 20s, [&] { return left.done(); }));  // it lives until then
+      if (testing::Test::HasFailure()) return;
+    }
+  });
 }
 
 // After a cut nothing comes into memory that was given for it, and nothing is read that was to be sent.
 TEST_P(Wires, NothingMovesAfterACut) {
-  constexpr size_t kCount = 4'000'000;
-  auto to = std::make_unique<std::vector<int>>(kCount), from = std::make_unique<std::vector<int>>(kCount, 7);
-  Pending come, left;
-  wires[0]->receive({1, 0, 1, Channel::message}, to->data(), kCount * sizeof(int), come);
-  wires[1]->send(0, {1, 0, 1, Channel::message}, from->data(), kCount * sizeof(int), left);
-  // Some of it, perhaps.
-  wires[0]->wait(Clock::now() + 2ms, [] { return false; });
-  wires[0]->cut();
-  std::vector<int> seen = *to;
-  wires[1]->wait(Clock::now() + 50ms, [] { return false; });
-  wires[0]->wait(Clock::now() + 50ms, [] { return false; });
-  EXPECT_EQ(*to, seen);
-  // What is asked for now never comes.
-  Pending later;
-  char word = 0;
-  wires[0]->receive({1, 1, 1, Channel::message}, &word, 1, later);
-  wires[1]->send(0, {1, 1, 1, Channel::message}, "w", 1, left);
-  wires[1]->cut();
-  from.reset();
-  wires[0]->wait(Clock::now() + 50ms, [] { return false; });
-  EXPECT_FALSE(later.done());
-  EXPECT_EQ(word, 0);
+  apart([](Wires2& wires, const Move&) {
+    constexpr size_t kCount = 4'000'000;
+    auto to = std::make_unique<std::vector<int>>(kCount), from = std::make_unique<std::vector<int>>(kCount, 7);
+    Pending come, left;
+    wires[0]->receive({1, 0, 1, Channel::message}, to->data(), kCount * sizeof(int), come);
+    wires[1]->send(0, {1, 0, 1, Channel::message}, from->data(), kCount * sizeof(int), left);
+    // Some of it, perhaps.
+    wires[0]->wait(Clock::now() + 2ms, [] { return false; });
+    wires[0]->cut();
+    std::vector<int> seen = *to;
+    wires[1]->wait(Clock::now() + 50ms, [] { return false; });
+    wires[0]->wait(Clock::now() + 50ms, [] { return false; });
+    EXPECT_EQ(*to, seen);
+    // What is asked for now never comes.
+    Pending later;
+    char word = 0;
+    wires[0]->receive({1, 1, 1, Channel::message}, &word, 1, later);
+    wires[1]->send(0, {1, 1, 1, Channel::message}, "w", 1, left);
+    wires[1]->cut();
+    from.reset();
+    wires[0]->wait(Clock::now() + 50ms, [] { return false; });
+    EXPECT_FALSE(later.done());
+    EXPECT_EQ(word, 0);
+  });
 }
 
 TEST_P(Wires, ACutBeforeAnythingComes) {
-  std::vector<int> to(1000), from(1000, 7);
-  Pending come, left, word_come;
-  wires[0]->receive({1, 0, 1, Channel::message}, to.data(), 4000, come);
-  wires[0]->cut();
-  wires[1]->send(0, {1, 0, 1, Channel::message}, from.data(), 4000, left);
-  wires[1]->wait(Clock::now() + 50ms, [] { return false; });
-  wires[0]->wait(Clock::now() + 50ms, [] { return false; });
-  EXPECT_EQ(to, std::vector<int>(1000));
-  EXPECT_FALSE(come.done());
-  wires[1]->cut();
+  apart([](Wires2& wires, const Move&) {
+    std::vector<int> to(1000), from(1000, 7);
+    Pending come, left, word_come;
+    wires[0]->receive({1, 0, 1, Channel::message}, to.data(), 4000, come);
+    wires[0]->cut();
+    wires[1]->send(0, {1, 0, 1, Channel::message}, from.data(), 4000, left);
+    wires[1]->wait(Clock::now() + 50ms, [] { return false; });
+    wires[0]->wait(Clock::now() + 50ms, [] { return false; });
+    EXPECT_EQ(to, std::vector<int>(1000));
+    EXPECT_FALSE(come.done());
+    wires[1]->cut();
+  });
+}
+
+// UCX cannot begin anew in a process that was forked from one in which it had to be left behind.
+TEST(UcxWire, AChildOfAProcessWhoseWorldFailedIsTold) {
+  if (!has_ucx()) GTEST_SKIP() << "this build has no UCX";
+#ifdef TUTTI_SANITIZE_THREAD
+  GTEST_SKIP() << "ThreadSanitizer does not follow a process that has threads into its children";
+#endif
+  test::spawn_checked_processes(
+      1,
+      [] {
+        {
+          auto store = std::make_shared<MemoryStore>(60s);
+          auto second = std::async(std::launch::async, [&] { return make_ucx_wire(1, 2, store, false); });
+          auto first = make_ucx_wire(0, 2, store, false);
+          first->cut();
+          second.get()->cut();
+        }
+        pid_t child = ::fork();
+        if (child == 0) {
+          try {
+            make_ucx_wire(0, 1, std::make_shared<MemoryStore>(1s), false);
+          } catch (const ConnectionError& e) {
+            ::_exit(std::string(e.what()).find("forked from one in which a world by UCX has failed") ==
+                    std::string::npos);
+          }
+          ::_exit(2);
+        }
+        int status = -1;
+        ::waitpid(child, &status, 0);
+        EXPECT_EQ(status, 0);
+      },
+      {});
 }
 
 // The other rank has said where it is, and does not come: the wait for it can be ended.

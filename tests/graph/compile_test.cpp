@@ -173,6 +173,15 @@ TEST(Compile, ReadingAValueIsAnErrorThatNamesTheLine) {
   EXPECT_THROW(compile([](const Tensor& x) { return x; }, {.backend = "nothing"}), ValueError);
 }
 
+// The number would stay what it was, and gradients would be divided by another.
+TEST(Compile, ScalersScaleOutside) {
+  amp::GradScaler scaler, none({.enabled = false});
+  auto inside = compile([&](const Tensor& x) { return scaler.scale(x.sum()); });
+  EXPECT_THAT(test::message_of<TraceError>([&] { inside(ones({2})); }), HasSubstr("GradScaler::scale()"));
+  auto disabled = compile([&](const Tensor& x) { return none.scale(x.sum()); });
+  EXPECT_EQ(disabled(ones({2})).item<double>(), 2);
+}
+
 TEST(Compile, RandomNumbersAreDrawnEachTime) {
   auto f = compile([](const Tensor& x) { return dropout(x, 0.5) + rand({4}); });
   Tensor x = ones({4});
@@ -564,6 +573,25 @@ TEST(Compile, AConvolutionalNetTrainsToTheSameBits) {
   EXPECT_EQ(step.stats().runs, 3) << step.explain();
 }
 
+// A call that cannot be made again has its graph when it is known what backward needs.
+TEST(Compile, WritersOfBuffersWaitForABackwardPass) {
+  nn::BatchNorm1d norm(3), twin = norm.clone();
+  auto f = compile([&](const Tensor& x) { return norm(x); });
+  auto step = [&](uint64_t seed) {
+    Tensor x = leaf({5, 3}, seed).to(f32).detach(), y = f(x);
+    EXPECT_TRUE(identical(y, twin(x)));
+    EXPECT_TRUE(identical(norm.running_var, twin.running_var));
+    return y;
+  };
+  for (uint64_t i = 0; i < 3; ++i) step(i);
+  EXPECT_EQ(f.stats().runs, 0);
+  EXPECT_THAT(f.explain(), HasSubstr("until its first backward pass: it changes tensors that were made outside"));
+  step(3).sum().backward();
+  for (uint64_t i = 4; i < 7; ++i) step(i);
+  EXPECT_EQ(f.stats().runs, 3);
+  EXPECT_THAT(f.explain(), testing::Not(HasSubstr("until")));
+}
+
 TEST(Compile, CompiledFunctionsNest) {
   auto inner = compile([](const Tensor& x) { return x.sin() * 2; });
   auto f = [&](auto& g, const Tensor& x) { return (g(x) + g(x * 3)).exp().sum(); };
@@ -590,6 +618,51 @@ TEST(Compile, CheckpointsInside) {
     EXPECT_TRUE(identical(y.grad(), x.grad()));
   }
   EXPECT_EQ(compiled.stats().traces, 1);
+}
+
+// What was drawn the first time is kept; of dropout that is two numbers. See Note [Random numbers that are drawn
+// again].
+TEST(Compile, CheckpointsThatDrawRandomNumbers) {
+  Tensor w = leaf({40, 40}, 7);
+  auto piece = [&](const Tensor& t) {
+    Tensor noise = rand(t.sizes(), {.dtype = f64});
+    auto inner = [&](const Tensor& u) { return dropout(u.sin(), 0.5) * 2; };
+    return dropout(matmul(t, w), 0.25) * noise + checkpoint(inner, t * noise);
+  };
+  auto f = [&](const Tensor& x) {
+    Tensor y = checkpoint(piece, x * 2);
+    return (dropout(y, 0.1) + checkpoint(piece, y)).square().sum();
+  };
+  auto whole = [&](const Tensor& x) {
+    Tensor y = f(x);
+    y.backward();
+    return y.detach();
+  };
+  auto compiled = compile(f);
+  auto compiled_whole = compile(whole);
+  for (uint64_t i = 0; i < 4; ++i) {
+    TensorList found[3];
+    auto run = [&](auto& step, bool backward, TensorList& list) {
+      Tensor x = leaf({40, 40}, i);
+      w.zero_grad();
+      manual_seed(i);
+      Tensor y = step(x);
+      if (backward) y.backward();
+      list = {y.detach(), x.grad(), w.grad(), rand({4})};  // and nothing more was drawn
+    };
+    run(f, true, found[0]), run(compiled, true, found[1]), run(compiled_whole, false, found[2]);
+    for (size_t k = 0; k < found[0].size(); ++k) {
+      EXPECT_TRUE(identical(found[1][k], found[0][k])) << i << ' ' << k;
+      EXPECT_TRUE(identical(found[2][k], found[0][k])) << i << ' ' << k;
+    }
+  }
+  EXPECT_EQ(compiled.stats().traces, 1);
+  // Numbers that were written since they were drawn are not those that were drawn.
+  auto written = compile([](const Tensor& x) {
+    return checkpoint([](const Tensor& t) { return t * rand({3}, {.dtype = f64}).mul_(2); }, x).sum();
+  });
+  Tensor x = leaf({3}, 1), y = written(x);
+  EXPECT_THAT(test::message_of<TraceError>([&] { y.backward(); }), HasSubstr("a checkpoint that writes its random"));
 }
 
 TEST(Compile, CustomFunctionsAreTracedThrough) {
@@ -680,6 +753,46 @@ TEST(CompiledBackward, LeafHooksRunAsUsual) {
   }
   EXPECT_EQ(seen, 4);
   EXPECT_EQ(backward.stats().fallbacks, 4);
+}
+
+// A product with a number keeps its other factor, but reads it for a gradient of the number only.
+TEST(CompiledBackward, WhatNobodyReadsMayBeWritten) {
+  CompiledBackward backward;
+  for (uint64_t i = 0; i < 3; ++i) {
+    auto loss = [](const Tensor& leaf) {
+      Tensor x = leaf * 1;
+      x.narrow(0, 0, 1).copy_(x.narrow(0, 2, 1) * 0.5);
+      return x.square().sum();
+    };
+    Tensor a = leaf({3, 3}, i), b = a.detach().clone().requires_grad_();
+    loss(a).backward();
+    backward(loss(b));
+    EXPECT_TRUE(identical(b.grad(), a.grad())) << i;
+    // What is read is an error, as in backward().
+    Tensor x = leaf({3}, i) * 1, y = x.square().sum();
+    x.add_(1);
+    EXPECT_THROW(backward(y), VersionError);
+  }
+}
+
+// A write into a view is a node of its own, which hands one gradient to several.
+TEST(CompiledBackward, NodesOfUsersMayGiveOneTensorTwice) {
+  CompiledBackward backward;
+  auto loss = [](const Tensor& a, const Tensor& b) {
+    Tensor x = a * 1, y = b * 1, v = x.t();
+    v.add_(y);
+    v.add_(y.t());
+    return (x * x).sum() + (v * v * v).sum();
+  };
+  for (uint64_t i = 0; i < 3; ++i) {
+    Tensor a = leaf({3, 3}, i), b = leaf({3, 3}, i + 10);
+    Tensor a2 = a.detach().clone().requires_grad_(), b2 = b.detach().clone().requires_grad_();
+    loss(a, b).backward();
+    backward(loss(a2, b2));
+    EXPECT_TRUE(identical(a2.grad(), a.grad())) << i;
+    EXPECT_TRUE(identical(b2.grad(), b.grad())) << i;
+  }
+  EXPECT_EQ(backward.stats().runs, 2) << backward.explain();
 }
 
 // One that steps in every fourth pass only, when others have been captured.

@@ -290,5 +290,33 @@ TEST_F(Native, RandomExpressions) {
   }
 }
 
+// Operators that are another's formula under a name of their own, between others.
+TEST_F(Native, OperatorsThatHaveAnothersFormula) {
+  auto f = [](Tensor x, const Tensor& y) {
+    Tensor mask = x > 0, h = x * 2, written = x * 3;
+    written.masked_fill_(mask, -1);
+    return TensorList{h.masked_fill(mask, -0.5) * y, tril(h) + y, triu(h, 1) - y, written * y,
+                      outer(x[0], y[0]).sin() * h};
+  };
+  auto compiled = compile(f, {.backend = "native"});
+  for (int64_t turn = 0; turn < 3; ++turn)
+    for (DType dtype : {f32, f64}) {
+      TensorList found[2];
+      auto run = [&](auto& g, TensorList& list) {
+        manual_seed(static_cast<uint64_t>(turn));
+        Tensor x = randn({5, 5}, {.dtype = dtype}).requires_grad_(),
+               y = randn({5, 5}, {.dtype = dtype}).requires_grad_();
+        list = g(x, y);
+        Tensor sum = zeros({}, {.dtype = dtype});
+        for (const Tensor& t : list) sum = sum + t.square().sum();
+        sum.backward();
+        list.push_back(x.grad()), list.push_back(y.grad());
+      };
+      run(f, found[0]), run(compiled, found[1]);
+      for (size_t i = 0; i < found[0].size(); ++i) EXPECT_TRUE(identical(found[1][i], found[0][i])) << turn << ' ' << i;
+    }
+  EXPECT_EQ(compiled.stats().runs, 4) << compiled.explain();
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -298,5 +298,41 @@ TEST(NormsBeside, ReluBeforeAPoolIsNotKept) {
   EXPECT_EQ(step.stats().saved_bytes, pooled * 4 + pooled * 8) << step.print({.code = false});
 }
 
+// A compiled function that is part of another, or whose backward pass is captured, has norms with neighbours in them
+// already.
+TEST(NormsBeside, ThatWereFusedBefore) {
+  Parts p;
+  // The second relu's gradient is beside a norm's that has the first one's in it.
+  auto twice = [&](const Tensor& x) { return p.second(relu(relu(p.norm3(p.side(x)) + x))); };
+  auto shortcut = [&](const Tensor& x) { return p.norm1(p.first(x)) + x; };
+  auto f = [&](const Tensor& x, auto& g, auto& h) { return p.last(relu(g(relu(h(x))) + x)); };
+  auto g = compile(twice);
+  auto h = compile(shortcut);
+  auto outer = compile([&](const Tensor& x) { return p.last(relu(h(x) + x)); });
+  CompiledBackward captured;
+  TensorList weights;
+  for (auto list :
+       {p.first.parameters(), p.side.parameters(), p.last.parameters(), p.norm1.parameters(), p.norm3.parameters()})
+    weights.insert(weights.end(), list.begin(), list.end());
+  auto run = [&](auto&& f, auto&& backward, uint64_t turn) {
+    for (Tensor w : weights) w.zero_grad();
+    Tensor x = images({2, 32, 8, 8}, turn).requires_grad_(), y = f(x), loss = (y * y).sum();
+    backward(loss);
+    TensorList found{y.detach(), x.grad()};
+    for (const Tensor& w : weights) found.push_back(w.grad());
+    return found;
+  };
+  auto plainly = [](const Tensor& loss) { loss.backward(); };
+  auto by_graph = [&](const Tensor& loss) { captured(loss); };
+  for (uint64_t turn = 0; turn < 4; ++turn) {
+    TensorList wanted = run([&](const Tensor& x) { return f(x, twice, shortcut); }, plainly, turn);
+    expect_same(run([&](const Tensor& x) { return f(x, g, h); }, by_graph, turn), wanted);
+    wanted = run([&](const Tensor& x) { return p.last(relu(shortcut(x) + x)); }, plainly, turn);
+    expect_same(run(outer, plainly, turn), wanted);
+  }
+  EXPECT_GT(captured.stats().runs, 0);
+  EXPECT_GT(outer.stats().runs, 0);
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -11,7 +11,7 @@ constexpr uint64_t kPrograms = 3000;
 
 TEST(Programs, RandomProgramsGiveTheBitsOfEager) {
   for (uint64_t seed = 1; seed <= kPrograms; ++seed) {
-    compare_program(seed);
+    compare_program(seed, {3, 3, 3}, use_of(seed));
     if (testing::Test::HasFailure()) break;
   }
 }

@@ -52,6 +52,7 @@ TUTTI_RANK_TEST(DdpBuckets, WhatComesLateGoesTogether) {
       expect_same_gradients(ddp, whole);
       return made;
     };
+    step(0, true);  // so that they have their places
     step(1, false);
     int64_t usual = step(2, false), late = step(3, true), next = step(4, true);
     // 20 gradients of 1680 bytes together: in as many collectives as they fill buckets, the last maybe half.
@@ -59,6 +60,33 @@ TUTTI_RANK_TEST(DdpBuckets, WhatComesLateGoesTogether) {
     EXPECT_GT(late, usual);
     EXPECT_EQ(next, usual);  // now they are expected
   }
+}
+
+// What nobody used in the first step is not sent, and needs no memory; when it is used after all, it is as the others.
+TUTTI_RANK_TEST(DdpBuckets, WhatNobodyUsesHasNoPlace) {
+  Heads net = seeded<Heads>(), whole = net.clone();
+  DistributedDataParallel ddp(net);
+  auto step = [&](uint64_t seed, bool mine_all, bool others_all) {
+    net.zero_grad();
+    whole.zero_grad();
+    for (int r = 0; r < world_size(); ++r)
+      (whole(numbers({2, 6}, seed + static_cast<uint64_t>(r)), r == 1 ? mine_all : others_all).mean() / world_size())
+          .backward();
+    ddp(numbers({2, 6}, seed + static_cast<uint64_t>(rank())), rank() == 1 ? mine_all : others_all).mean().backward();
+    expect_same_gradients(ddp, whole);
+    size_t count = 0;
+    for (const auto& bucket : ddp.buckets()) count += bucket.size();
+    return count;
+  };
+  EXPECT_EQ(step(1, false, false), 4u);
+  EXPECT_EQ(step(2, false, false), 4u);
+  EXPECT_FALSE(net.heads[0].weight.grad().defined());
+  EXPECT_EQ(step(3, true, false), 24u);  // by one rank
+  EXPECT_EQ(step(4, false, true), 24u);
+  EXPECT_EQ(step(5, false, false), 24u);
+  EXPECT_FALSE(net.heads[0].weight.grad().defined());
+  EXPECT_EQ(step(6, true, true), 24u);
+  ddp.check_equal();
 }
 
 TUTTI_RANK_TEST(DdpBuckets, TheTimeIncludesWhatComesLate) {
@@ -130,6 +158,31 @@ struct Words : nn::Module<Words> {
   TUTTI_FIELDS(words, head)
   Tensor forward(const Tensor& x) { return head(words(x)); }
 };
+
+// Nobody looked up words in the first steps: then some ranks do.
+TUTTI_RANK_TEST(DdpBuckets, SparseGradientsThatComeLater) {
+  Words net = seeded<Words>(), whole = net.clone();
+  DistributedDataParallel ddp(net);
+  auto run = [](Words& words, const Tensor& x, bool with) {
+    return with ? words(x) : words.head(zeros({1, 4}, {f64}));
+  };
+  for (int step = 0; step < 6; ++step) {
+    net.zero_grad();
+    whole.zero_grad();
+    auto with = [&](int r) { return step >= 2 && (r > 0 || step != 3); };
+    auto words = [&](int r) { return full({3}, 7 * step + r, {i64}); };
+    ddp(words(rank()));  // a forward without a backward changes nothing
+    run(ddp.module, words(rank()), with(rank())).square().mean().backward();
+    for (int r = 0; r < world_size(); ++r) (run(whole, words(r), with(r)).square().mean() / world_size()).backward();
+    expect_same_gradients(ddp, whole);
+    EXPECT_EQ(net.words.weight.grad().defined(), step >= 2);
+    if (step >= 2) {
+      EXPECT_TRUE(net.words.weight.grad().is_sparse());
+    }
+    ASSERT_EQ(ddp.buckets().size(), 1u);
+    EXPECT_EQ(ddp.buckets()[0].size(), 2u);  // the head's
+  }
+}
 
 // A second backward goes through averages of dense gradients; where none can come, sparse ones stay so.
 TUTTI_RANK_TEST(DdpBuckets, SparseGradientsWithAGraph) {

@@ -267,6 +267,23 @@ TUTTI_RANK_TEST(DdpFailure, TwoWrappersOfOneModule) {
               HasSubstr("another DistributedDataParallel has the same parameters"));
 }
 
+struct WithWrapper : nn::Module<WithWrapper> {
+  nn::Linear before{6, 6};
+  DistributedDataParallel<Mlp> inner{Mlp()};
+  TUTTI_FIELDS(before, inner)
+  Tensor forward(const Tensor& x) { return inner(before(x)); }
+};
+TUTTI_RANK_TEST(DdpFailure, AWrapperInsideOfAWrapper) {
+  WithWrapper net;
+  EXPECT_THAT(message_of<ValueError>([&] { DistributedDataParallel ddp(net); }),
+              HasSubstr("the module has one in it already, inner: wrap that one's module instead"));
+  EXPECT_THAT(message_of<ValueError>([&] { DistributedDataParallel<DistributedDataParallel<Mlp>> ddp(net.inner); }),
+              HasSubstr("the module has one in it already: wrap"));
+  DistributedDataParallel beside(net.before);
+  for (int i = 0; i < 3; ++i) net.inner(beside(ones({2, 6}))).sum().backward();
+  beside.check_equal();
+}
+
 // A node that throws in backward.
 struct Trap : Function<Trap> {
   bool now;

@@ -330,7 +330,7 @@ TUTTI_RANK_TEST(DdpModule, CompressionOfComplexNumbers) {
 }
 
 // A hook that does nothing leaves every rank its own gradients: those that come too late for their buckets as well.
-TUTTI_RANK_TEST(DdpModule, HooksSeeGradientsThatComeLate) {
+void see_late_gradients(bool used_at_first) {
   std::vector<std::string> seen;
   Several net = seeded<Several>();
   auto nothing = [&](parallel::GradientBucket& b) {
@@ -341,19 +341,24 @@ TUTTI_RANK_TEST(DdpModule, HooksSeeGradientsThatComeLate) {
   };
   DistributedDataParallel ddp(net, {.hook = nothing});
   std::pair input(numbers({1, 2}, static_cast<uint64_t>(rank())), numbers({1, 2}, 7));
-  for (int i = 0; i < 2; ++i) ddp(input)["b"].sum().backward();
+  for (int i = 0; i < 3; ++i) {
+    auto out = ddp(input);
+    (used_at_first && i == 0 ? out["a"].sum() + out["b"].sum() : out["b"].sum()).backward();
+  }
   net.zero_grad();
   seen.clear();
-  // Nobody expects those of a, whose bucket leaves without them.
+  // Nobody expects those of a. Their bucket leaves without them, if they have ever been in one.
   Several alone = net.clone();
   auto out = ddp(input);
   (out["a"].square().sum() + out["b"].sum()).backward();
   auto own = alone(input);
   (own["a"].square().sum() + own["b"].sum()).backward();
   expect_same_gradients(ddp, alone);
-  EXPECT_EQ(std::count(seen.begin(), seen.end(), "a.weight"), 2);
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), "a.weight"), used_at_first ? 2 : 1);
   EXPECT_EQ(std::count(seen.begin(), seen.end(), "b.weight"), 1);
 }
+TUTTI_RANK_TEST(DdpModule, HooksSeeGradientsThatComeLate) { see_late_gradients(true); }
+TUTTI_RANK_TEST(DdpModule, HooksSeeGradientsThatHaveNoPlace) { see_late_gradients(false); }
 
 TUTTI_RANK_TEST(DdpModule, HooksMayCallTheWrapper) {
   Mlp net = seeded<Mlp>(), whole = net.clone();

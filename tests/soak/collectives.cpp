@@ -304,7 +304,9 @@ Pending begin_step(const Step& s, const Group& group) {
       if (mine != s.root) return {Work(), [] {}};
       Work work = recv_async(y, -1, {.tag = 10'000 + s.number, .group = group});
       return {Work(), [=]() mutable {
-                if (!work.cancel()) throw WrongResult(fmt::format("step {}: it should be cancelled", s.number));
+                if (work.cancel()) return;
+                work.wait();  // throws where another rank has failed before
+                throw WrongResult(fmt::format("step {}: it should be cancelled", s.number));
               }};
     }
     case Kind::all_gather_rows:
@@ -470,7 +472,8 @@ Round draw_round(uint64_t seed, const std::string& only) {
 // what does not come, or for a rank that has ended. Everything else is a fault of its own.
 bool may_follow_a_drop(const std::string& error) {
   for (const char* text : {"should be", "is another", "the object of rank", "ranks disagree", "waited", "did not come",
-                           "wait for each other in a circle", "ended without", "but rank", "could not begin", "takes "})
+                           "wait for each other in a circle", "work of its own that cannot go on", "ended without",
+                           "but rank", "could not begin", "takes "})
     if (error.find(text) != std::string::npos) return error.find("by signal") == std::string::npos;
   return false;
 }

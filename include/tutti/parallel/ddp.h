@@ -125,7 +125,7 @@ class DdpBase {
   operator Joinable() const;  // NOLINT
 
  protected:
-  DdpBase(nn::ModuleBase& module, const DdpOptions& options);
+  DdpBase(nn::ModuleBase& module, const DdpOptions& options, const Place& place);
   void before_forward(nn::ModuleBase& module) const;
   void after_forward(nn::ModuleBase& module, const TensorList& outputs) const;
 
@@ -143,9 +143,9 @@ class DistributedDataParallel : public nn::Module<DistributedDataParallel<M>>, p
   TUTTI_FIELDS(module)
 
   /// All ranks of the group make one at the same time: of modules that agree in names, shapes and dtypes, or else
-  /// MismatchError says in which they differ.
-  explicit DistributedDataParallel(M wrapped, const DdpOptions& options = {})
-      : DdpBase(base_of(wrapped), options), module(std::move(wrapped)) {}
+  /// MismatchError says in which they differ. `place` is never given by hand.
+  explicit DistributedDataParallel(M wrapped, const DdpOptions& options = {}, const Place& place = Place::current())
+      : DdpBase(base_of(wrapped), options, place), module(std::move(wrapped)) {}
 
   template <class... Args>
   auto forward(Args&&... args) {

@@ -58,8 +58,8 @@ struct FullyShardOptions {
 
 /// Makes a unit of the module: of all its parameters that are not in a unit below it. All ranks of the groups must call
 /// it, with modules that agree; all begin with the values of the first rank. A parameter that modules share must be in
-/// one unit with all who use it.
-void fully_shard(nn::ModuleBase& module, const FullyShardOptions& options = {});
+/// one unit with all who use it. `place` is never given by hand.
+void fully_shard(nn::ModuleBase& module, const FullyShardOptions& options = {}, const Place& place = Place::current());
 
 class ShardFamily;
 /// While it lives, backward adds to this rank's gradients only, which are whole meanwhile. The first backward after it

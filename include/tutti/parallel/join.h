@@ -62,13 +62,13 @@ struct JoinOptions {
   // How long a rank whose body threw waits for the others to come and hear of it. If they do not, they may be inside of
   // a collective that waits for this rank: the world fails, which ends that.
   std::chrono::milliseconds patience = std::chrono::seconds(5);
-  Place place = Place::current();
 };
 /// Runs body, and then the shadows of `parts` whenever other ranks announce them, until all ranks are through. Early
 /// ranks then get the parameters of one that was active to the end, whose rank in the group is returned. Optimizers
 /// that keep something from step to step belong into `parts`, or those of early ranks keep something else than the
 /// others'. If body throws, so does this, and the others get RankFailure wherever they are; the world can be used after
-/// that unless they had to be reached inside of a collective (see patience).
-int join(const std::vector<Joinable>& parts, const std::function<void()>& body, const JoinOptions& options = {});
+/// that unless they had to be reached inside of a collective (see patience). `place` is never given by hand.
+int join(const std::vector<Joinable>& parts, const std::function<void()>& body, const JoinOptions& options = {},
+         const Place& place = Place::current());
 
 }  // namespace tutti::parallel

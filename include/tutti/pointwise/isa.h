@@ -17,8 +17,10 @@
 
 #if defined(__CUDACC__)
 #define TUTTI_HD __host__ __device__ __forceinline__
-#elif defined(TUTTI_ISA_BASE) || defined(TUTTI_SANITIZE_ADDRESS) || defined(TUTTI_SANITIZE_THREAD)
-// Baseline objects and sanitizers, where small code and a short compile matter more than the call of a primitive.
+#elif defined(TUTTI_ISA_BASE) || defined(TUTTI_OUTLINE) || defined(TUTTI_SANITIZE_ADDRESS) || \
+    defined(TUTTI_SANITIZE_THREAD)
+// Baseline objects, tests and sanitizers, where small code and a short compile matter more than the call of a
+// primitive.
 #define TUTTI_HD inline
 #else
 #define TUTTI_HD inline __attribute__((always_inline))

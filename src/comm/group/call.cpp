@@ -12,6 +12,10 @@ namespace {
 
 constinit thread_local Marks marks_here;
 
+constexpr std::string_view kAdvice =
+    "\n  All ranks must run forward and backward equally often: if they have different numbers of batches, "
+    "each must run its loop inside of parallel::join()";
+
 struct Texts {
   static constexpr size_t kMost = 4096;
   std::mutex mutex;
@@ -29,6 +33,14 @@ PurposeGuard::PurposeGuard(const char* purpose) : outer_(marks_here.purpose) {
   if (!outer_) marks_here.purpose = purpose;
 }
 PurposeGuard::~PurposeGuard() { marks_here.purpose = outer_; }
+
+std::string advice(const char* purpose) { return std::string(purpose && *purpose == kEachBatch ? kAdvice : ""); }
+
+std::string advised(std::string text, const char* purpose) {
+  bool any = !advice(purpose).empty();
+  for (size_t at = 0; (at = text.find(kAdvice)) != text.npos; any = true) text.erase(at, kAdvice.size());
+  return any ? text.append(kAdvice) : text;
+}
 
 const char* lasting(const std::string& text, const char* otherwise) {
   auto& all = per_process<Texts, true>();
@@ -101,7 +113,7 @@ std::string describe(const Brief& call) {
     text += ")";
   }
   text += fmt::format(" at {}:{}", file_name(call.file), call.line);
-  return call.purpose && *call.purpose ? fmt::format("{} (for {})", text, call.purpose) : text;
+  return call.purpose && *call.purpose ? fmt::format("{} (for {})", text, shown(call.purpose)) : text;
 }
 
 Plan plan(const std::vector<Call>& calls) {

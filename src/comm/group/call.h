@@ -112,6 +112,14 @@ class PurposeGuard {
  private:
   const char* outer_;
 };
+/// A purpose that begins with this is that of calls which a rank makes once for each of its batches; it is not shown.
+constexpr char kEachBatch = '*';
+inline const char* shown(const char* purpose) { return purpose && *purpose == kEachBatch ? purpose + 1 : purpose; }
+/// For errors about ranks that do not come to a call of this purpose: what may be the reason, in a line of its own.
+/// Empty where nobody knows.
+std::string advice(const char* purpose);
+/// A text that may have such lines in it (of what other ranks do), with one at its end for all of them.
+std::string advised(std::string text, const char* purpose);
 /// A text that lives as long as the program. There are as many as are different, and not more than some thousands: then
 /// `otherwise`, which says less.
 const char* lasting(const std::string& text, const char* otherwise);

@@ -10,7 +10,7 @@ template <class E>
 [[noreturn, gnu::cold, gnu::noinline]] void fail_at(const Place& place, const char* operation,
                                                     const std::string& text) {
   const char* purpose = marks().purpose;
-  fail<E>(operation, "{} (at {}{})", text, to_string(place), purpose ? fmt::format(", for {}", purpose) : "");
+  fail<E>(operation, "{} (at {}{})", text, to_string(place), purpose ? fmt::format(", for {}", shown(purpose)) : "");
 }
 
 /// check_at<ValueError>(options.place, root < n, "broadcast", "root {} is not in a group of {}", root, n)

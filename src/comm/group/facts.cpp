@@ -226,7 +226,11 @@ std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, co
         describe(calls[0]));
   if (why.empty()) why = find_uneven(calls, ranks);
   if (why.empty()) return {};
-  return fmt::format("ranks disagree in collective {} of their group: {}{}", sequence, why, list_calls(calls, ranks));
+  auto each_batch = [](const CallFacts& c) { return !advice(c.header.purpose()).empty(); };
+  auto one = std::find_if(calls.begin(), calls.end(), each_batch);
+  bool all = std::all_of(calls.begin(), calls.end(), each_batch);
+  return fmt::format("ranks disagree in collective {} of their group: {}{}{}", sequence, why, list_calls(calls, ranks),
+                     one == calls.end() || all ? "" : advice(one->header.purpose()));
 }
 
 uint32_t shape_mark(const Shape& shape) {

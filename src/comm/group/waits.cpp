@@ -280,15 +280,16 @@ std::string WaitBoard::describe_cycle(const std::vector<Slots>& slots, const std
     way.push_back(step);
     at = step.peer;
   }
-  std::string text = "ranks wait for each other in a circle:";
+  std::string text = "ranks wait for each other in a circle:", hint;
   for (auto step = been(at); step != way.end(); ++step) {
     const WaitFor& w = *step->wait;
     bool message = w.call.kind == Kind::send || w.call.kind == Kind::recv;
     text += fmt::format(
         "\n  rank {} waits for rank {}{} in {}{}", step->rank, step->peer, w.any && w.count > 1 ? " (or another)" : "",
         message ? "" : fmt::format("collective {} of a group, ", w.number), describe(CallFacts{w.call}));
+    if (hint.empty()) hint = advice(w.call.purpose());
   }
-  return text;
+  return text + hint;
 }
 
 }  // namespace tutti::comm

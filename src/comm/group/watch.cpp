@@ -23,6 +23,38 @@ void Watch::add(const std::shared_ptr<WorkState>& work, const std::shared_ptr<Tr
   if (works_.size() == 1) changed_.notify_one();
 }
 
+std::exception_ptr Watch::finish(const std::function<void()>& over) {
+  std::vector<std::shared_ptr<WorkState>> all;
+  for (bool said = false;;) {
+    std::vector<std::shared_ptr<WorkState>> open;
+    std::vector<std::shared_ptr<Transport>> groups;
+    {
+      std::lock_guard lock(mutex_);
+      for (const Watched& watched : works_) {
+        auto work = watched.work.lock();
+        auto group = watched.group.lock();
+        if (!work || !group || work->settled() || work->alone.load() || work->is_message || work->chain) continue;
+        open.push_back(std::move(work));
+        groups.push_back(std::move(group));
+      }
+    }
+    if (open.empty()) break;
+    // What is called when they are done may make more calls.
+    if (!said && std::none_of(open.begin(), open.end(), [](const auto& work) { return work->has_then(); })) {
+      over();
+      said = true;
+    }
+    // Their times are seen to by this object's thread.
+    groups[0]->wait(*open[0], Clock::now() + kPeriod, true);
+    all.insert(all.end(), open.begin(), open.end());
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+  }
+  for (const auto& work : all)
+    if (work->error() && !work->observed()) return work->error();
+  return nullptr;
+}
+
 void Watch::let_go() {
   // Freed after the lock: what that ends may begin other works.
   std::vector<std::shared_ptr<WorkState>> works;

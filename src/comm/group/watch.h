@@ -2,6 +2,8 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -22,6 +24,9 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
   /// From now on the work holds its group.
   void add(const std::shared_ptr<WorkState>& work, const std::shared_ptr<Transport>& group);
+  /// The body of the rank that this process is has returned: waits for its collectives, and calls `over` where no more
+  /// of them can come. Returns the error of one of them that nobody has seen.
+  std::exception_ptr finish(const std::function<void()>& over);
   /// The rank that this process is ends: its works hold their groups no longer.
   void let_go();
 

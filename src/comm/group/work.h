@@ -80,6 +80,12 @@ class WorkState {
   std::exception_ptr error() const;
   /// Somebody has seen how it ended. What nobody has seen is thrown by the rank's next call.
   void observe() { observed_.store(true); }
+  bool observed() const { return observed_.load(); }
+  /// Whether functions are to be called when it is done.
+  bool has_then() const {
+    std::lock_guard lock(mutex_);
+    return !then_.empty();
+  }
   /// f runs in the context of who calls this, and what it throws becomes the work's error, if it has none.
   void then(std::function<void()> f);
   /// Its group lives until it is done, though its rank may hold neither: what was begun is not lost.

@@ -266,6 +266,9 @@ class MeetingPlace {
       if (Clock::now() >= deadline) time_out(keys, missing);
     }
   } catch (const ConnectionError& e) {
+    lost(e);
+  }
+  [[noreturn]] static void lost(const ConnectionError& e) {
     fail<RankFailure>("world", "rank 0 failed: the ranks meet at its store, which is gone ({})", text(e));
   }
   /// This rank cannot go on: the others need not wait for it.
@@ -428,6 +431,8 @@ Worlds make_worlds(const Started& me) {
   Meeting meeting;
   try {
     meeting = compare_notes(me, place);
+  } catch (const ConnectionError& e) {
+    MeetingPlace::lost(e);
   } catch (...) {
     try {
       if (!file.empty()) leave_meeting(file);
@@ -443,6 +448,8 @@ Worlds make_worlds(const Started& me) {
   } catch (const MemoryError& e) {
     place.tell(e);
     throw;
+  } catch (const ConnectionError& e) {
+    MeetingPlace::lost(e);
   }
   set_local(me, meeting, *worlds.local->state(me.rank));
   if (choice.engine.empty()) {

@@ -129,6 +129,16 @@ void set_spawned(std::shared_ptr<comm::RankGroup> world, int rank, int size) {
     code = 1;
   }
   set_spawned(nullptr, -1, 0);
+  auto over = [&] {
+    if (hosts) hosts->over();
+    world->over();
+  };
+  bool knew = world->failed();  // and went on, or meant to
+  if (auto unseen = comm::Watch::instance().finish(over); unseen && !error && !knew) {
+    error = unseen;
+    world->shared().fail(rank, comm::class_of(error), comm::text_of(error));
+    code = 1;
+  }
   comm::Watch::instance().let_go();  // what is left of its groups ends here
   world->state(rank)->leave(error);
   if (hosts) hosts->leave();

@@ -53,8 +53,9 @@ bool Log::open() {
 
 Log::~Log() {
   struct stat named, ours;
-  // Whoever gets this lock is alone; whoever opens the file now waits for it, and finds another file or none.
-  if (remove_ && lock(kPresenceByte, F_WRLCK) && ::stat(path_.c_str(), &named) == 0 &&
+  // Whoever gets this lock is alone; whoever opens the file now waits for it, and finds another file or none. Its own
+  // presence ends before: of two that leave at once, each would find the other there.
+  if (remove_ && lock(kPresenceByte, F_UNLCK) && lock(kPresenceByte, F_WRLCK) && ::stat(path_.c_str(), &named) == 0 &&
       ::fstat(file_.get(), &ours) == 0 && same_file(named, ours))
     ::unlink(path_.c_str());
 }

@@ -15,6 +15,7 @@ bool CallQueue::try_run(const Call& call, std::chrono::milliseconds timeout) {
   }
   std::unique_lock lock(executing_, std::try_to_lock);
   if (!lock) return false;  // another thread is in a call, for as long as that takes
+  begun_.store(begun_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   execute_(call, TimeLimit(timeout));
   return true;
 }
@@ -42,6 +43,7 @@ void CallQueue::work() {
     if (queue_.empty() || cancelling_ > 0) continue;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
+    begun_.store(begun_.load() + 1);
     busy_ = true;
     running_ = next.work.get();
     waiting_.store(true);
@@ -115,6 +117,16 @@ void CallQueue::past() {
   waiting_.store(false);
   asked_.store(false);
   changed_.notify_all();
+}
+
+uint64_t CallQueue::made() {
+  std::lock_guard lock(mutex_);
+  return begun_.load() + queue_.size();
+}
+
+bool CallQueue::open() {
+  std::lock_guard lock(mutex_);
+  return busy_ || !queue_.empty();
 }
 
 void CallQueue::leave() {

@@ -47,6 +47,10 @@ class CallQueue {
   /// The calling thread's own call may still be asked to end.
   bool may_be_cancelled() const { return waiting_.load() && std::this_thread::get_id() == worker_.get_id(); }
   void past();
+  /// How many calls there were, with those that have not begun. Final where nobody makes another.
+  uint64_t made();
+  /// Whether some of them are not over.
+  bool open();
   [[noreturn]] void leave();
   void stop();
 
@@ -62,6 +66,7 @@ class CallQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Queued> queue_;
+  std::atomic<uint64_t> begun_{0};  // written by who has executing_
   bool busy_ = false, stop_ = false;
   int cancelling_ = 0;  // calls that were taken out, and of which the others are not told yet
   const WorkState *running_ = nullptr, *cancelled_ = nullptr;

@@ -51,7 +51,7 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsWorld> world, std::vector<int> ranks
 HostsGroup::~HostsGroup() {
   if (me_ < 0) return;
   queue_->stop();
-  world_->dropped(id_, messages_);
+  world_->dropped(id_, messages_, made());
 }
 
 std::shared_ptr<Transport> HostsGroup::subgroup(int rank, const std::vector<int>& members) {
@@ -89,7 +89,7 @@ std::string HostsGroup::late_text(const std::function<bool(int)>& has_come, cons
     text += fmt::format("\n  rank {} {}; {}", rank, all_came ? "came, but not all data did" : "did not come", last);
     if (world_->local().has_ended(rank)) text += "; it has ended";
   }
-  return text;
+  return advised(std::move(text), running.call.purpose);
 }
 
 void HostsGroup::time_out(const std::function<bool(int)>& has_come, const Running& running) {
@@ -121,8 +121,9 @@ void HostsGroup::await(const std::function<bool()>& ready, const std::function<b
       return all_came ? world_->local().has_ended(r) : has_come(static_cast<int>(k));
     };
     world_->watch(watched, done,
-                  fmt::format("taking part in collective {} of a group of {}, which others wait for: {}",
-                              running.number, size(), comm::describe(running.call)));
+                  fmt::format("taking part in collective {} of a group of {}, which others wait for: {}{}",
+                              running.number, size(), comm::describe(running.call), advice(running.call.purpose)),
+                  HostsWorld::Awaited{id_, running.number});
     if (Clock::now() >= running.limit.end() && !come()) time_out(has_come, running);
   }
   if (ready()) return;
@@ -416,6 +417,7 @@ bool HostsGroup::wait_message(WorkState& work, Clock::time_point deadline, bool 
     text += fmt::format("\n  rank {}: {}", r, last);
     if (world_->local().has_ended(r)) text += "; it has ended";
   }
+  text = advised(std::move(text), nullptr);
   work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
   world_->fail(me, text, "TimeoutError");
   world_->wire().cut();

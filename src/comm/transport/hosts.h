@@ -46,6 +46,9 @@ class HostsGroup : public Transport {
   void start_receive(int rank, int from, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) override;
   std::shared_ptr<Transport> subgroup(int rank, const std::vector<int>& members) override;
 
+  /// Its collectives, with those that have not begun, and whether some are not over.
+  uint64_t made() const { return queue_ ? queue_->made() : 0; }
+  bool open() const { return queue_ && queue_->open(); }
   const HostsWorld& hosts() const { return *world_; }
   /// Mail for this group has come, or messages may have ended.
   void arrived(Mail mail);

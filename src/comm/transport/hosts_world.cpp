@@ -16,6 +16,8 @@ namespace {
 // Mail to the world itself, which is no group: a question for the last call, and its answer.
 constexpr uint64_t kQuestion = ~uint64_t{0}, kAnswer = ~uint64_t{1};
 
+constexpr auto kNaming = std::chrono::milliseconds(2000);  // in which whoever has failed is known, where cores are busy
+
 std::vector<std::byte> bytes_of(const std::string& text) {
   const auto* data = reinterpret_cast<const std::byte*>(text.data());
   return {data, data + text.size()};
@@ -24,7 +26,7 @@ std::vector<std::byte> bytes_of(const std::string& text) {
 std::unique_ptr<Wire> make_wire(const ProcessWorld& local, const StorePtr& store, const HostsOptions& o,
                                 const std::stop_token& stop) {
   if (o.engine == "gloo") return make_gloo_wire(local.rank(), local.size(), store, o.address, stop);
-  return make_ucx_wire(local.rank(), local.size(), store, local.spin());
+  return make_ucx_wire(local.rank(), local.size(), store, local.spin(), local.timeout(), stop);
 }
 
 }  // namespace
@@ -52,25 +54,23 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
   local_->state(me)->local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + me, here));
   local_->state(me)->local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
   local_->state(me)->memory = options_.share_memory ? here : me;
-  tcp_->leave_will(prefix_ + "failed",
-                   encode_failure({me, "RankFailure", "its process was killed, or ended without leaving its world"}),
-                   encode_failure({me, "RankFailure",
-                                   fmt::format("nothing was heard of it for {:.3g} s: its host is cut off, or gone",
-                                               std::chrono::duration<double>(options_.silence).count())}),
-                   options_.silence);
+  try {
+    tcp_->leave_will(prefix_ + "failed",
+                     encode_failure({me, "RankFailure", "its process was killed, or ended without leaving its world"}),
+                     encode_failure({me, "RankFailure",
+                                     fmt::format("nothing was heard of it for {:.3g} s: its host is cut off, or gone",
+                                                 std::chrono::duration<double>(options_.silence).count())}),
+                     options_.silence);
+  } catch (const ConnectionError& e) {
+    if (options_.server < 0) throw;
+    fail(options_.server, fmt::format("it cannot be reached any more: {}", e.what()));
+    local_->check();
+  }
   keeper_ = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   try {
-    wire_ = make_wire(*local_, store_, options_, meeting_.get_token());
-    to_wake_.store(wire_.get());
-    shake_hands();
-  } catch (const CancelledError&) {  // by the keeper, since a rank has failed
-    local_->check();
-    throw;
-  } catch (const Error& e) {
-    // The other end may be closed since that rank has heard of a failure that this one is about to hear of.
-    for (int k = 0; k < 100 && !failed(); ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    local_->check();
-    fail(me, e.what());
+    meet();
+  } catch (const Error&) {
+    let_others_hear();
     throw;
   }
   carrier_ = std::thread([this] { carry(); });
@@ -79,6 +79,41 @@ HostsWorld::HostsWorld(std::shared_ptr<ProcessWorld> local, std::shared_ptr<TcpS
     has_news_ = true;
     to_carry_.notify_one();
   });
+}
+
+void HostsWorld::meet() {
+  try {
+    wire_ = make_wire(*local_, store_, options_, meeting_.get_token());
+    to_wake_.store(wire_.get());
+    shake_hands();
+  } catch (const CancelledError&) {  // by the keeper, since a rank has failed
+    local_->check();
+    throw;
+  } catch (const Error& e) {
+    // The other end may be closed since that rank has ended, or has heard of a failure: this one is about to hear of
+    // it.
+    auto soon = Clock::now() + std::min<std::chrono::milliseconds>(options_.silence, kNaming);
+    while (Clock::now() < soon && !failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    local_->check();
+    fail(rank(), e.what());
+    throw;
+  }
+}
+
+// Of the failure that ends the meeting: when who serves the store goes, they would hear of nothing but that.
+void HostsWorld::let_others_hear() try {
+  Wait wait{.timeout = std::min<std::chrono::milliseconds>(options_.silence, std::chrono::seconds(1))};
+  if (options_.server < 0) return;
+  if (options_.server != rank()) {
+    news_->add("heard", 1, wait);
+    return;
+  }
+  int others = size() - (local_->shared().failed_rank == rank() ? 1 : 2);
+  for (auto until = Clock::now() + std::chrono::seconds(1); Clock::now() < until;) {
+    if (news_->add("heard", 0, wait) >= others) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+} catch (const Error&) {  // the store is gone, and with it those who would want to know
 }
 
 // Twice: who has the second hello of another knows that the other has its first, and so that both ways are open. What
@@ -198,13 +233,55 @@ void HostsWorld::take_news() {
   std::istringstream ended(text.value_or(""));
   for (int r = 0; ended >> r;)
     if (r >= 0 && r < size()) local_->shared().member(r).ended.store(1);
+  std::istringstream over(news_->try_get("over", {.timeout = options_.silence}).value_or(""));
+  std::lock_guard lock(mutex_);
+  for (std::string line; std::getline(over, line);) {
+    std::istringstream words(line);
+    int r = -1;
+    words >> r;
+    for (uint64_t group = 0, made = 0; words >> group >> made;) over_[r][group] = made;
+  }
 }
 
-void HostsWorld::watch(const std::vector<int>& ranks, const std::function<bool(int)>& done, const std::string& what) {
+// Who has nothing left to do ends at once, and need not say so.
+void HostsWorld::over() {
+  std::string line = std::to_string(rank());
+  bool open = false;
+  auto add = [&](uint64_t group, uint64_t made) { line += fmt::format(" {} {}", group, made); };
+  std::vector<std::shared_ptr<HostsGroup>> groups;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, weak] : by_id_)
+      if (auto group = weak.lock())
+        groups.push_back(std::move(group));
+      else
+        add(id, ~uint64_t{0});  // it is about to be no more
+    for (auto& [id, made] : dead_) add(id, made);
+  }
+  for (auto& group : groups) {
+    add(group->id(), group->made());
+    open = open || group->open();
+  }
+  if (open) try {
+      news_->append("over", line + "\n", {.timeout = options_.silence});
+    } catch (const Error&) {  // a world without its store: it fails
+    }
+}
+
+bool HostsWorld::is_without(int rank, const Awaited& call) {
+  std::lock_guard lock(mutex_);
+  auto it = over_.find(rank);
+  if (it == over_.end()) return false;
+  auto made = it->second.find(call.group);
+  return made == it->second.end() || made->second <= call.number;
+}
+
+void HostsWorld::watch(const std::vector<int>& ranks, const std::function<bool(int)>& done, const std::string& what,
+                       std::optional<Awaited> call) {
   local_->watch();
   for (int r : ranks) {
     if (r == rank() || failed() || done(r)) continue;
-    bool ended = local_->has_ended(r);
+    bool ended = local_->has_ended(r) || (call && is_without(r, *call));
     auto broken = wire_->broken(r);
     if (!ended && !broken) continue;
     // What it sent before may still be on its way, and the store may know better what has happened to it.
@@ -288,7 +365,7 @@ std::shared_ptr<Transport> HostsWorld::group(const std::vector<int>& ranks, uint
   }
 }
 
-void HostsWorld::dropped(uint64_t group, const std::shared_ptr<HostMessages>& messages) {
+void HostsWorld::dropped(uint64_t group, const std::shared_ptr<HostMessages>& messages, uint64_t made) {
   wire_->forget(group);
   std::vector<std::shared_ptr<HostMessages>> moving;
   {
@@ -302,7 +379,7 @@ void HostsWorld::dropped(uint64_t group, const std::shared_ptr<HostMessages>& me
   auto it = by_id_.find(group);
   if (it != by_id_.end() && it->second.expired()) by_id_.erase(it);
   take_early(group);
-  dead_.push_back(group);
+  dead_.emplace_back(group, made);
   if (dead_.size() > kDead) dead_.pop_front();
 }
 
@@ -368,7 +445,8 @@ void HostsWorld::dispatch(Mail mail) {
 }
 
 std::optional<std::string> HostsWorld::keep_early(Mail mail) {
-  if (std::find(dead_.begin(), dead_.end(), mail.name.group) != dead_.end()) return {};
+  if (std::any_of(dead_.begin(), dead_.end(), [&](const auto& dead) { return dead.first == mail.name.group; }))
+    return {};
   if (early_size_.count >= kEarlyCount || early_size_.bytes + mail.bytes.size() > kEarlyBytes)
     return fmt::format(
         "it was sent {} messages ({} MB) in groups that it has not made, the last by rank {}, and keeps no more: all "

@@ -65,13 +65,19 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   void check();
   /// Looks after ranks that a thread waits for: they may have died, ended, or be out of reach. `done(rank)`: it is not
   /// waited for any more. What is missing is `what` in the text of the failure.
-  void watch(const std::vector<int>& ranks, const std::function<bool(int)>& done, const std::string& what);
+  struct Awaited {  // a collective: its group and number
+    uint64_t group, number;
+  };
+  void watch(const std::vector<int>& ranks, const std::function<bool(int)>& done, const std::string& what,
+             std::optional<Awaited> call = {});
+  /// Note [Ranks whose body is over].
+  void over();
   /// The end of this rank's part, well or not: what it has sent arrives, and others learn that it has ended.
   void leave();
 
   std::shared_ptr<Transport> group(const std::vector<int>& ranks, uint64_t parent, uint64_t count);
-  /// A group is no more. Its messages stay until none is on its way.
-  void dropped(uint64_t group, const std::shared_ptr<HostMessages>& messages);
+  /// A group is no more, with so many collectives. Its messages stay until none is on its way.
+  void dropped(uint64_t group, const std::shared_ptr<HostMessages>& messages, uint64_t made);
 
   // Note [Mail for groups to come]
   // A rank may be sent messages in a group that it has not made yet. They are kept, up to these limits, beyond which
@@ -94,11 +100,14 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   std::map<int, std::string> ask_last_calls(const std::vector<int>& ranks, uint64_t group);
 
  private:
+  void meet();
   void shake_hands();
+  void let_others_hear();
   /// Tells other hosts of a failure that this one knows of.
   void announce();
   void keep(const std::stop_token& stop);
   void take_news();
+  bool is_without(int rank, const Awaited& call);
   void carry();
   void fail_messages();
   void dispatch(Mail mail);
@@ -121,8 +130,9 @@ class HostsWorld : public std::enable_shared_from_this<HostsWorld> {
   std::map<uint64_t, std::weak_ptr<HostsGroup>> by_id_;
   std::map<uint64_t, std::vector<Mail>> early_;  // of groups that are not yet made here
   Early early_size_;
-  std::deque<uint64_t> dead_;  // groups that were, the last kDead of them
+  std::deque<std::pair<uint64_t, uint64_t>> dead_;  // groups that were, the last kDead of them, and their calls
   std::map<int, Clock::time_point> ended_since_;
+  std::map<int, std::map<uint64_t, uint64_t>> over_;   // of ranks whose body is: the calls they have made, by group
   std::vector<std::shared_ptr<HostMessages>> moving_;  // of groups that are no more
 
   std::mutex posting_;

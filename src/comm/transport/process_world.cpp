@@ -75,6 +75,17 @@ void ProcessWorld::check() const {
   if (failed()) std::rethrow_exception(failure());
 }
 
+void ProcessWorld::over() {
+  std::vector<std::shared_ptr<ShmGroup>> groups;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [key, weak] : groups_)
+      if (auto group = weak.lock()) groups.push_back(std::move(group));
+  }
+  for (auto& group : groups) group->over();
+  shared().member(rank_).over.store(1);
+}
+
 void ProcessWorld::ended() {
   shared().member(rank_).ended.store(1);
   int ended = 0;
@@ -147,7 +158,8 @@ std::string ProcessWorld::last_call(int rank, uint64_t group) const {
     std::string which =
         message ? "" : fmt::format("collective {} of {} group, ", number, of_group == group ? "this" : "another");
     return fmt::format("its last call was {}{}, {:.3g} s ago, {}", which, describe(facts),
-                       TickScale().seconds_since(when), ended ? "which is done" : "where it still is");
+                       TickScale().seconds_since(when),
+                       ended ? "which is done" : "where it still is" + advice(facts.header.purpose()));
   }
   return "it is busy calling";
 }

@@ -41,6 +41,7 @@ struct alignas(64) SharedWorld {
   struct Member {
     std::atomic<int32_t> pid{0};
     std::atomic<uint32_t> ended{0};
+    std::atomic<uint32_t> over{0};  // see over()
     LastCall last;
   };
   static constexpr int kCores = 1024;                      // of higher numbers nothing is known
@@ -86,6 +87,12 @@ class ProcessWorld : public std::enable_shared_from_this<ProcessWorld> {
   bool failed() const { return shared().failed.load() != 0; }
   std::exception_ptr failure() const;
   void check() const;
+  // Note [Ranks whose body is over]
+  // What a rank has begun and not waited for is done before it ends, which may take its peers. So that ranks do not
+  // wait for each other there, each in another group, for calls that will never come: whose body is over says how many
+  // calls it has made in its groups, those that have not begun too, and no others come.
+  void over();
+  bool is_over(int rank) const { return shared().member(rank).over.load() != 0; }
   void ended();
   bool has_ended(int rank) const { return shared().member(rank).ended.load() != 0; }
   /// Finds out whether a process is no more, and fails the world if it ended without saying so. Called while waiting.

@@ -157,7 +157,7 @@ std::string ShmGroup::late_text(const Call& call, uint64_t number, const TimeLim
                         world_->last_call(rank, id_));
     if (world_->has_ended(rank)) text += "; it has ended";
   }
-  return text;
+  return advised(std::move(text), call.purpose);
 }
 
 void ShmGroup::time_out(const Call& call, uint64_t number, const TimeLimit& limit) {
@@ -204,6 +204,25 @@ static TimeLimit::Point end_of_move(const TimeLimit& limit) {
   return std::max(limit.end(), Clock::now() + more);
 }
 
+// In this order, since a rank counts its calls before it says so.
+bool ShmGroup::is_without(int k, uint64_t number) const {
+  int rank = ranks()[static_cast<size_t>(k)];
+  if (world_->has_ended(rank)) return counters(k).calls.load() <= number;
+  // Of a part the whole knows.
+  return !is_part_ && world_->is_over(rank) && counters(k).calls.load() <= number && counters(k).made.load() <= number;
+}
+
+void ShmGroup::over() {
+  if (me_ < 0 || is_part_) return;
+  uint64_t made = queue_.made();
+  if (made == 0) return;
+  try {
+    prepare();
+    counters(me_).made.store(made);
+  } catch (const MemoryError&) {  // the world has failed
+  }
+}
+
 template <class Ready>
 void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t number, const TimeLimit& limit) {
   // False: the last has come this very moment.
@@ -216,11 +235,10 @@ void ShmGroup::await(const Ready& ready, Stage stage, const Call& call, uint64_t
       world_->watch();
       for (int k = 0; k < size(); ++k) {
         int rank = ranks()[static_cast<size_t>(k)];
-        // In this order, since a rank counts its call before it ends.
-        if (world_->has_ended(rank) && counters(k).calls.load() <= number)
+        if (is_without(k, number))
           world_->fail(rank, fmt::format("it ended without taking part in collective {} of a group of {}, which others "
-                                         "wait for: {}",
-                                         number, size(), comm::describe(call)));
+                                         "wait for: {}{}",
+                                         number, size(), comm::describe(call), advice(call.purpose)));
       }
       world_->look_for_cycle(board, [&] { return missing(call, number); });
       if (Clock::now() >= deadline && !come() && may_leave()) time_out(call, number, limit);

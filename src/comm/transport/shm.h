@@ -64,6 +64,9 @@ class ShmGroup : public Transport {
   std::shared_ptr<std::byte> memory(int rank, size_t bytes) override;
   void memory_found() override;
 
+  /// Of this rank: Note [Ranks whose body is over].
+  void over();
+
   /// For groups that this one is a part of, which compare their calls themselves: shows bytes to all other ranks. Each
   /// rank does so in its turn, waits until has_shared() says so of all, and reads what it wants before it calls
   /// anything else. Returns the number by which the others' are found. Of kShare bytes at most.
@@ -97,6 +100,7 @@ class ShmGroup : public Transport {
     std::atomic<uint64_t> calls{0};  // that the rank has begun
     std::atomic<uint64_t> facts{0};  // that it has told
     std::atomic<uint64_t> parts{0};  // that it has written
+    std::atomic<uint64_t> made{0};   // calls, with those that have not begun; known when its body is over
   };
   /// Where things begin in the group's memory.
   struct Places {
@@ -105,6 +109,8 @@ class ShmGroup : public Transport {
   Places places() const;
   size_t told_bytes() const;  // a rank's counters and facts
   bool has_slots() const { return size() > 1 && size() <= kSmallRanks; }
+  /// Whether that call will never come.
+  bool is_without(int rank, uint64_t number) const;
   Counters& counters(int rank) const {
     return *reinterpret_cast<Counters*>(segment_.data() + places_.counters + static_cast<size_t>(rank) * told_bytes_);
   }

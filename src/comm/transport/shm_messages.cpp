@@ -107,6 +107,7 @@ bool ShmGroup::wait_message(WorkState& work, Clock::time_point deadline, bool gi
     text += fmt::format("\n  rank {}: {}", r, world_->last_call(r, id_));
     if (world_->has_ended(r)) text += "; it has ended";
   }
+  text = advised(std::move(text), nullptr);
   work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
   world_->fail(me, text, "TimeoutError");
   event().notify();

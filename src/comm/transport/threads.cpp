@@ -73,6 +73,7 @@ uint64_t ThreadGroup::post(int rank, uint64_t number, Call call, std::shared_ptr
           "which has not ended in time{}",
           ranks()[r], comm::describe(call), kOperations,
           missing_text(rank, operation(completed_.load()).number.load()));
+      text = advised(std::move(text), call.purpose);
       world_->fail(ranks()[r], text);  // its number is used up: the group cannot go on
       tutti::fail<TimeoutError>("", "{}", text);
     }
@@ -231,7 +232,7 @@ std::string ThreadGroup::last_calls(int rank, bool message) const {
   const FlightRecord& record = world_->state(rank)->record;
   auto describe = [&](const Recorded& r) {
     return fmt::format("{}, {} ago, {}", comm::describe(r.call), seconds(Clock::now() - r.begin),
-                       r.ended() ? "which is done" : "where it still is");
+                       r.ended() ? "which is done" : "where it still is" + advice(r.call.purpose));
   };
   std::string text;
   auto here = message ? std::nullopt : record.last(id_), last = record.last();
@@ -254,30 +255,31 @@ std::string ThreadGroup::missing_text(int rank, uint64_t number) {
   return text;
 }
 
-std::string ThreadGroup::late_text(int rank, uint64_t number, const std::string& call,
-                                   std::chrono::milliseconds timeout) {
-  return fmt::format("rank {} waited {} in collective {}, {}:{}", ranks()[static_cast<size_t>(rank)], seconds(timeout),
-                     number, call, missing_text(rank, number));
+std::string ThreadGroup::late_text(int rank, uint64_t number, const Call& call, std::chrono::milliseconds timeout) {
+  return advised(fmt::format("rank {} waited {} in collective {}, {}:{}", ranks()[static_cast<size_t>(rank)],
+                             seconds(timeout), number, comm::describe(call), missing_text(rank, number)),
+                 call.purpose);
 }
 
-void ThreadGroup::time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout) {
+void ThreadGroup::time_out(int rank, uint64_t number, const Call& call, std::chrono::milliseconds timeout) {
   std::string text = late_text(rank, number, call, timeout);
   world_->fail(ranks()[static_cast<size_t>(rank)], text);
   tutti::fail<TimeoutError>("", "{}", text);
 }
 
 bool ThreadGroup::find_ended(uint64_t number, const Call& call) {
-  return find_ended(number, [&] { return comm::describe(call); });
+  return find_ended(number, [&] { return brief(call); });
 }
 
-bool ThreadGroup::find_ended(uint64_t number, const std::function<std::string()>& describe) {
+bool ThreadGroup::find_ended(uint64_t number, const std::function<Brief()>& find_call) {
   if (!world_->any_ended()) return false;
   for (size_t k = 0; k < states_.size(); ++k) {
     // Looked at in this order, since a rank counts its call before it ends.
     if (!world_->has_ended(ranks()[k]) || states_[k].next.load() > number) continue;
+    Brief call = find_call();
     world_->fail(ranks()[k], fmt::format("it ended without taking part in collective {} of a group of {}, which "
-                                         "others wait for: {}",
-                                         number, size(), describe()));
+                                         "others wait for: {}{}",
+                                         number, size(), comm::describe(call), advice(call.purpose)));
     return true;
   }
   return false;
@@ -316,15 +318,14 @@ ThreadGroup::Small ThreadGroup::run_small(int rank, uint64_t number, const Call&
     wait_long_time(rank, limit.end(), false, ready, [&] { return missing(WaitFor::collective(id_, number, call)); });
   if (first == size()) return slots_.finish(rank, number, call, shape) ? Small::done : Small::goes_long;
   world_->check();
-  time_out(rank, number, comm::describe(call), limit.timeout());
+  time_out(rank, number, call, limit.timeout());
 }
 
 // Another thread of the rank may be in a call, for as long as that takes.
 std::unique_lock<std::timed_mutex> ThreadGroup::take_turn(int rank, const Call& call, const TimeLimit& limit) {
   RankState& state = states_[static_cast<size_t>(rank)];
   std::unique_lock posting(state.posting, std::try_to_lock);
-  if (!posting && !posting.try_lock_until(limit.end()))
-    time_out(rank, state.next.load(), comm::describe(call), limit.timeout());
+  if (!posting && !posting.try_lock_until(limit.end())) time_out(rank, state.next.load(), call, limit.timeout());
   return posting;
 }
 
@@ -378,7 +379,7 @@ void ThreadGroup::wait_long(int rank, uint64_t sequence, uint64_t number, const 
     }
     if ((world_->failed() || !known) && leave_early(op, sequence)) {
       world_->check();
-      time_out(rank, number, comm::describe(call), limit.timeout());
+      time_out(rank, number, call, limit.timeout());
     }
     if (phase == abandoned) world_->check();
   }
@@ -427,7 +428,7 @@ bool ThreadGroup::wait(WorkState& work, Clock::time_point deadline, bool give_up
       if (work.settled() || world_->failed() || help()) return true;
       if (work.done() || op.arrived.load() == size() || !world_->any_ended()) return false;
       auto recorded = work.owner ? work.owner->record.find(work.record) : std::nullopt;
-      return recorded && find_ended(recorded->sequence, [&] { return comm::describe(recorded->call); });
+      return recorded && find_ended(recorded->sequence, [&] { return recorded->call; });
     };
     auto waits = [&] { return missing(WaitFor::collective(id_, work)); };
     bool known = give_up ? event_.wait(deadline, world_->spin(), ready)
@@ -445,8 +446,8 @@ bool ThreadGroup::expire(WorkState& work) {
   Operation& op = operation(work.sequence);
   if (!leave_early(op, work.sequence)) return false;
   if (!world_->failed()) {
-    std::string text = late_text(work.rank, op.number.load(), comm::describe(op.calls[static_cast<size_t>(work.rank)]),
-                                 work.limit.timeout());
+    std::string text =
+        late_text(work.rank, op.number.load(), op.calls[static_cast<size_t>(work.rank)], work.limit.timeout());
     work.complete(std::make_exception_ptr(TimeoutError(text, "")));
     world_->fail(ranks()[static_cast<size_t>(work.rank)], text);
   }
@@ -530,6 +531,7 @@ bool ThreadGroup::wait_message(WorkState& work, Clock::time_point deadline, bool
     std::string text = fmt::format("rank {} waited {} for {} to {}: {}", me, seconds(work.limit.timeout()), whom,
                                    mine->sends ? "receive what it sends" : "send", call);
     for (int r : peers_of(work)) text += fmt::format("\n  rank {}: {}", r, last_calls(r, true));
+    text = advised(std::move(text), nullptr);
     work.complete(std::make_exception_ptr(TimeoutError(text, mine->sends ? "send" : "recv")));
     world_->fail(me, text);
     return true;

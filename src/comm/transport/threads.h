@@ -163,9 +163,9 @@ class ThreadGroup : public Transport {
   WaitFor missing(WaitFor wait) const;
   /// Fails the world if a rank that has not come to this call has ended.
   bool find_ended(uint64_t number, const Call& call);
-  bool find_ended(uint64_t number, const std::function<std::string()>& describe);
-  std::string late_text(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);
-  [[noreturn]] void time_out(int rank, uint64_t number, const std::string& call, std::chrono::milliseconds timeout);
+  bool find_ended(uint64_t number, const std::function<Brief()>& find_call);
+  std::string late_text(int rank, uint64_t number, const Call& call, std::chrono::milliseconds timeout);
+  [[noreturn]] void time_out(int rank, uint64_t number, const Call& call, std::chrono::milliseconds timeout);
   bool has_ended(const WorkState& work) const;
   /// Of ranks other than this one.
   std::string missing_text(int rank, uint64_t number);

@@ -7,7 +7,8 @@
 namespace tutti::comm {
 bool has_ucx() { return false; }
 
-std::unique_ptr<Wire> make_ucx_wire(int, int, const StorePtr&, bool) {
+std::unique_ptr<Wire> make_ucx_wire(int, int, const StorePtr&, bool, std::chrono::milliseconds,
+                                    const std::stop_token&) {
   fail<DeviceError>("world",
                     "this build of Tutti has no UCX: build it where UCX's headers are (on Debian: libucx-dev), "
                     "or use TUTTI_TRANSPORT=gloo");
@@ -18,7 +19,9 @@ std::unique_ptr<Wire> make_ucx_wire(int, int, const StorePtr&, bool) {
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -34,7 +37,20 @@ namespace {
 constexpr unsigned kMessage = 1;  // the number of our active message
 constexpr int kSpins = 2000;
 constexpr auto kLinger = std::chrono::milliseconds(2);  // how long the wire's own thread leaves the work to waiters
-constexpr int kGlance = 50;                             // milliseconds after which it looks in any case
+constexpr auto kConnecting = std::chrono::milliseconds(5);
+constexpr int kGlance = 50;  // milliseconds after which it looks in any case
+
+/// What could not be closed, and goes with the process. A child that it forks cannot begin anew: the thread by which
+/// UCX connects is the parent's, and UCX does not know that.
+struct LeftBehind {
+  std::mutex mutex;
+  std::vector<void*> all;
+  pid_t process = 0;
+};
+LeftBehind& left_behind() {
+  static auto* left = new LeftBehind;
+  return *left;
+}
 
 class UcxWire final : public Wire {
  public:
@@ -52,6 +68,8 @@ class UcxWire final : public Wire {
   void flush(std::chrono::milliseconds time) override;
   void forget(uint64_t group) override;
   void drop(uint64_t group, uint64_t first, uint64_t last) override;
+  /// All ranks connect to each other.
+  void meet(Store& store, std::chrono::milliseconds timeout, const std::stop_token& stop);
 
  private:
   struct Posted {
@@ -77,6 +95,7 @@ class UcxWire final : public Wire {
   // All of these want the mutex.
   bool progress();
   ucp_ep_h endpoint(int to);
+  void connect(int to);
   void start_send(int to, std::unique_ptr<Request> request, const void* data, size_t bytes);
   void fetch(const WireName& name, const Posted& posted, void* descriptor, size_t length);
   void ended(Request* request, ucs_status_t status);
@@ -88,6 +107,7 @@ class UcxWire final : public Wire {
   static ucs_status_t on_message(void* self, const void* header, size_t header_length, void* data, size_t length,
                                  const ucp_am_recv_param_t* param);
   static void on_broken(void* self, ucp_ep_h ep, ucs_status_t status);
+  static void on_connected(void* request, ucs_status_t status, void* stands);
   static void on_sent(void* request, ucs_status_t status, void* data);
   static void on_fetched(void* request, ucs_status_t status, size_t length, void* data);
 
@@ -101,11 +121,13 @@ class UcxWire final : public Wire {
 
   std::mutex mutex_;
   std::vector<ucp_ep_h> endpoints_;
+  std::vector<std::atomic<bool>> stands_;  // of each rank: the connection to it
   std::map<WireName, Posted> posted_;
   std::map<WireName, Kept> kept_;
   Dropped dropped_;
   std::set<Request*> requests_;
   bool cut_ = false, stop_ = false, leading_ = false;
+  bool still_ = false;  // nothing moves any more
   uint64_t moved_ = 0;  // how often something did
   std::condition_variable changed_, linger_;
   std::atomic<int> waiters_{0};
@@ -118,11 +140,17 @@ UcxWire::UcxWire(int rank, int size, const StorePtr& store, bool spin)
       spin_(spin),
       eager_(!has_fast_network()),
       stop_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      endpoints_(static_cast<size_t>(size), nullptr) {
+      endpoints_(static_cast<size_t>(size), nullptr),
+      stands_(static_cast<size_t>(size)) {
+  check<ConnectionError>(left_behind().process == 0 || left_behind().process == ::getpid(), "world",
+                         "this process was forked from one in which a world by UCX has failed, and UCX cannot begin "
+                         "anew here: start a program instead (exec), or use TUTTI_TRANSPORT=gloo");
   ucp_config_t* config = nullptr;
   check_status(ucx_.config_read(nullptr, nullptr, &config), "its configuration cannot be read");
   // Ranks of a host have shared memory of our own; UCX's would not notice that a peer has died.
   if (!std::getenv("UCX_TLS")) ucx_.config_modify(config, "TLS", "^sm");
+  // Note [Meeting by UCX]. (Names of a transport's settings are without that of the transport here.)
+  if (!std::getenv("UCX_TCP_CONN_NB")) ucx_.config_modify(config, "CONN_NB", "y");
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -164,14 +192,70 @@ UcxWire::~UcxWire() {
   linger_.notify_all();
   if (thread_.joinable()) thread_.join();
   // UCX 1.13 aborts the process if an endpoint is closed while it is still being connected. That is only so where
-  // ranks have not met, and the process is about to end.
-  if (!connected_) return;
+  // ranks have not met, and the process is about to end. For cuts by TCP see cut().
+  bool alone = std::all_of(endpoints_.begin(), endpoints_.end(), [](ucp_ep_h ep) { return ep == nullptr; });
+  if (!alone && (!connected_ || (cut_ && eager_))) {
+    std::lock_guard lock(left_behind().mutex);
+    left_behind().all.insert(left_behind().all.end(), {worker_, context_});
+    left_behind().process = ::getpid();
+    return;
+  }
   if (!cut_) {
     std::lock_guard lock(mutex_);
     close(false, Clock::now() + std::chrono::milliseconds(500));
   }
   ucx_.worker_destroy(worker_);
   ucx_.cleanup(context_);
+}
+
+// ---- Meeting
+
+// As Note [Meeting by UCX] in rpc/ucx_link.cpp says: nobody sends before the connections of all stand. Meanwhile the
+// wire's own thread moves what others need to connect to this rank.
+void UcxWire::meet(Store& store, std::chrono::milliseconds timeout, const std::stop_token& stop) {
+  auto until = Clock::now() + timeout;
+  int size = static_cast<int>(endpoints_.size());
+  for (int k = 1; k < size; ++k) {
+    std::lock_guard lock(mutex_);
+    connect((rank_ + k) % size);
+  }
+  std::stop_callback stopped(stop, [this] { wake(); });
+  for (int k = 1; k < size; ++k) {
+    int peer = (rank_ + k) % size;
+    const auto& stands = stands_[static_cast<size_t>(peer)];
+    auto ready = [&] { return stands || broken(peer) || stop.stop_requested(); };
+    // UCX does not tell of all that happens to connections that are being made: it is asked again and again.
+    while (!wait(std::min(until, Clock::now() + kConnecting), ready) && Clock::now() < until) continue;
+    if (stop.stop_requested()) fail<CancelledError>("world", "the meeting by UCX was ended");
+    if (stands) continue;
+    auto why = broken(peer);
+    fail<ConnectionError>(
+        "world", "rank {} does not reach rank {} by ucx: {}", rank_, peer,
+        why ? why->text : fmt::format("no connection in {:.3g} s", std::chrono::duration<double>(timeout).count()));
+  }
+  if (store.add("ucx/connected", 1) == size) store.set("ucx/all", "yes");
+  store.get("ucx/all",
+            {.timeout = std::max<Clock::duration>(until - Clock::now(), std::chrono::seconds(1)), .stop = stop});
+}
+
+void UcxWire::connect(int to) {
+  ucp_ep_h ep = endpoint(to);
+  if (!ep) return;
+  auto& stands = stands_[static_cast<size_t>(to)];
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = on_connected;
+  params.user_data = &stands;
+  ucs_status_ptr_t status = ucx_.ep_flush_nbx(ep, &params);
+  if (status == nullptr) stands = true;
+  if (UCS_PTR_IS_ERR(status))
+    set_broken(to, fmt::format("UCX cannot connect to it: {}", ucx_.status_string(UCS_PTR_STATUS(status))));
+}
+
+// Where it failed, UCX says so: on_broken.
+void UcxWire::on_connected(void* request, ucs_status_t status, void* stands) {
+  *static_cast<std::atomic<bool>*>(stands) = status == UCS_OK;
+  Ucx::instance().request_free(request);
 }
 
 // ---- Sending and receiving
@@ -351,6 +435,7 @@ void UcxWire::on_broken(void* self, ucp_ep_h ep, ucs_status_t status) {
 
 bool UcxWire::progress() {
   bool any = false;
+  if (still_) return any;
   while (ucx_.worker_progress(worker_) > 0) any = true;
   if (any) {
     ++moved_;
@@ -361,6 +446,7 @@ bool UcxWire::progress() {
 
 // Sleeps until something may have come. Others' messages count too: `moved_` says whether to look.
 bool UcxWire::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point until) {
+  if (still_) return changed_.wait_until(lock, until), false;
   if (ucx_.worker_arm(worker_) != UCS_OK) return true;
   auto left = std::max<Clock::duration>(until - Clock::now(), Clock::duration::zero());
   auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
@@ -416,6 +502,10 @@ void UcxWire::wake() {
 void UcxWire::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
+    if (still_) {
+      linger_.wait(lock, [&] { return stop_; });
+      return;
+    }
     if (waiters_.load() > 0) {
       linger_.wait_for(lock, kLinger);
       continue;
@@ -441,11 +531,14 @@ void UcxWire::flush(std::chrono::milliseconds time) {
 
 void UcxWire::close(bool force, Clock::time_point until) {
   std::vector<void*> closing;
-  for (ucp_ep_h& ep : endpoints_) {
+  for (size_t r = 0; r < endpoints_.size(); ++r) {
+    ucp_ep_h& ep = endpoints_[r];
     if (!ep) continue;
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    params.flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+    // What waits for an answer of a rank that is no more would be found by UCX when its worker goes, and ends the
+    // process (ucp_ep.c, proto_reqs).
+    params.flags = force || broken(static_cast<int>(r)) ? UCP_EP_CLOSE_FLAG_FORCE : 0;
     ucs_status_ptr_t request = ucx_.ep_close_nbx(ep, &params);
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
     ep = nullptr;
@@ -459,21 +552,32 @@ void UcxWire::close(bool force, Clock::time_point until) {
   for (void* request : closing) ucx_.request_free(request);
 }
 
+// By TCP UCX touches memory only where it is asked to move messages: it is not asked any more. To close the endpoints
+// by force would end some processes, since UCX 1.13 does not bear that the other end of a connection is closed while
+// what was to be sent by it is being given up: the connection is freed for what can be read, and then used for what can
+// be written (tcp_iface.c, uct_tcp_iface_handle_events). The system closes them when the process ends. Other networks
+// write by themselves, and have to be told.
 void UcxWire::cut() {
   std::lock_guard lock(mutex_);
   if (cut_) return;
   cut_ = true;
   posted_.clear();
   kept_.clear();
-  if (connected_) close(true, Clock::now() + std::chrono::seconds(2));
+  if (connected_ && !eager_) close(true, Clock::now() + std::chrono::seconds(2));
+  still_ = true;
+  ++moved_;
+  changed_.notify_all();
 }
 
 }  // namespace
 
 bool has_ucx() { return true; }
 
-std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin) {
-  return std::make_unique<UcxWire>(rank, size, store, spin);
+std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin,
+                                    std::chrono::milliseconds timeout, const std::stop_token& stop) {
+  auto wire = std::make_unique<UcxWire>(rank, size, store, spin);
+  wire->meet(*store, timeout, stop);
+  return wire;
 }
 
 }  // namespace tutti::comm

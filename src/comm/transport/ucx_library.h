@@ -7,11 +7,12 @@
 
 #include <array>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "comm/transport/fast_network.h"
 
 namespace tutti::comm {
 
@@ -99,13 +100,8 @@ inline void check_status(ucs_status_t status, const char* what) {
 
 /// Whether there is a network that UCX may use and that is not TCP's.
 inline bool has_fast_network() {
-  if (const char* given = std::getenv("UCX_TLS")) {
-    std::string_view only_tcp = given;
-    if (only_tcp == "tcp" || only_tcp == "tcp,self" || only_tcp == "self,tcp") return false;
-  }
-  std::error_code ignored;
-  std::filesystem::directory_iterator devices("/sys/class/infiniband", ignored);
-  return devices != std::filesystem::directory_iterator();
+  auto variable = [](const char* name) { return std::string_view(std::getenv(name) ? std::getenv(name) : ""); };
+  return has_fast_network(variable("UCX_TLS"), variable("UCX_NET_DEVICES"));
 }
 
 }  // namespace tutti::comm

@@ -159,8 +159,10 @@ class Dropped {
 
 /// The engines. Each rank publishes what others need to find it in the store, which is a view for this world alone.
 /// DeviceError where this build does not have the engine.
-std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin);
-/// Gloo's ranks connect to each other here: CancelledError where that is stopped.
+/// Ranks connect to each other here: CancelledError where that is stopped.
+std::unique_ptr<Wire> make_ucx_wire(int rank, int size, const StorePtr& store, bool spin,
+                                    std::chrono::milliseconds timeout = std::chrono::minutes(1),
+                                    const std::stop_token& stop = {});
 std::unique_ptr<Wire> make_gloo_wire(int rank, int size, const StorePtr& store, const std::string& address,
                                      const std::stop_token& stop = {});
 bool has_ucx();

@@ -17,7 +17,8 @@ namespace {
 //   h = relu_gradient(g, y), dx = norm_gradient(h, x), sum(dx)        norm_gradient(g, x, y), which gives h if need be
 //
 // Every number is computed as before, so bits stay. What is fused takes the norm's place, so its inputs must be there,
-// and whoever else reads h must come later.
+// and whoever else reads h must come later. Norms that have neighbours in them already stay as they are: they come from
+// the graph of another compiled function, or of its backward pass, that is part of this one.
 class Norms {
  public:
   explicit Norms(Graph& graph)
@@ -72,6 +73,7 @@ class Norms {
 
   void fuse_forward(int32_t k) {
     Node& n = node(k);
+    if (n.inputs.size() > 3 || static_cast<const blocked::Norm*>(n.attributes.data)->relu) return;
     auto take = [&](int32_t next) {
       graph_.values[at(n.outputs[0])].producer = kNone;
       take_over(k, next, n.outputs[0] = node(next).outputs[0]);
@@ -94,6 +96,7 @@ class Norms {
 
   void fuse_backward(int32_t k) {
     Node& n = node(k);
+    if (n.inputs.size() > 5 || n.outputs.size() > 3) return;
     auto& also = own_attributes<blocked::NormGradient>(n);
     for (int32_t next : readers_[at(n.outputs[0])]) {
       if (also.sums || !is_call(next, blocked::sum()) || !alone(n.outputs[0])) continue;

@@ -114,7 +114,9 @@ void watch_gradients(const std::shared_ptr<ShardUnit>& unit) {
 
 }  // namespace
 
-void fully_shard(nn::ModuleBase& module, const FullyShardOptions& options) {
+void fully_shard(nn::ModuleBase& module, const FullyShardOptions& given, const Place& place) {
+  FullyShardOptions options = given;
+  options.place = place;  // they may have been made elsewhere
   auto family = std::make_shared<ShardFamily>(options);
   auto unit = std::make_shared<ShardUnit>(module, options, family);
   family->add(unit);
