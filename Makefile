@@ -8,7 +8,7 @@ SHELL := /bin/bash
 
 JOBS ?= $(shell nproc)
 # Tests of processes and their deaths wait about as much as they compute.
-TEST_JOBS ?= $(shell expr $(JOBS) + 1)
+TEST_JOBS ?= $(shell expr $(JOBS) '*' 2)
 # Objects in ccache's store serve every checkout.
 export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
@@ -53,9 +53,9 @@ demo-identical: deps  ## the same on threads, processes and two hosts (network n
 	@$(call build,release,example_train_gpt)
 	@scripts/demo-identical build/release/examples/train_gpt
 
-test: deps  ## build everything and run all tests
+test: deps  ## build the library, its tools, examples and tests, and run all tests
 	@$(call configure,release,-DTUTTI_WERROR=$(or $(WERROR),ON))
-	@$(call build,release,all)
+	@$(call build,release,tutti_tests tutti_examples tutti_tool)
 	@$(call ctest,release,--no-tests=error)
 	@$(call counts,release)
 
@@ -73,7 +73,7 @@ format: deps-ci  ## format the C++ files
 	@scripts/lint --format
 
 lint: deps-ci  ## format, clang-tidy, generated files, file lengths (CHANGED=1: only files that differ from HEAD)
-	@$(call configure,release,)
+	@$(call configure,release,-B build/lint -DTUTTI_UNITE=OFF)
 	@scripts/lint $(if $(CHANGED),--changed)
 
 asan: deps-ci  ## tests under AddressSanitizer and UBSan: LABEL=fast

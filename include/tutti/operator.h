@@ -113,18 +113,20 @@ inline constexpr AttributeType attribute_type{
     .align = alignof(A),
     .copy = [](void* to, const void* from) { new (to) A(*static_cast<const A*>(from)); },
     .destroy = [](void* p) { static_cast<A*>(p)->~A(); },
-    .equal = [](const void* a,
-                const void* b) { return static_cast<const A*>(a)->fields() == static_cast<const A*>(b)->fields(); },
+    .equal =
+        [](const void* a, const void* b) {
+          return static_cast<const A*>(a)->fields().tuple() == static_cast<const A*>(b)->fields().tuple();
+        },
     .hash = [](const void* a) { return detail::hash_text(attribute_type<A>.print(a)); },
     .print =
         [](const void* a) {
           return std::apply(
               [](const auto&... f) { return detail::join_fields(A::field_names(), {detail::print_field(f)...}); },
-              static_cast<const A*>(a)->fields());
+              static_cast<const A*>(a)->fields().tuple());
         },
     .visit =
         [](void* a, NumberVisitor& visitor) {
-          std::apply([&](auto&... f) { (detail::visit_field(f, visitor), ...); }, static_cast<A*>(a)->fields());
+          std::apply([&](auto&... f) { (detail::visit_field(f, visitor), ...); }, static_cast<A*>(a)->fields().tuple());
         },
 };
 template <class A>

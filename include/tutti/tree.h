@@ -118,7 +118,7 @@ void for_each_child(T& value, F&& f) {
           [[maybe_unused]] int64_t i = 0;
           (f(Key{.fields = U::field_names(), .index = i++}, fields), ...);
         },
-        value.fields());
+        value.fields().tuple());
   } else if constexpr (detail::is_pair<U> || detail::is_tuple<U>) {
     std::apply(
         [&](auto&... parts) {
@@ -216,7 +216,7 @@ struct MayHold<T> : MayHold<typename T::mapped_type> {};
 template <class T>
 struct FieldsMayHold;
 template <class... T>
-struct FieldsMayHold<std::tuple<T&...>> : std::bool_constant<(MayHold<std::remove_const_t<T>>::value || ...)> {};
+struct FieldsMayHold<Fields<T...>> : std::bool_constant<(MayHold<std::remove_const_t<T>>::value || ...)> {};
 template <class T>
   requires HasFields<T>
 struct MayHold<T> : FieldsMayHold<decltype(std::declval<T&>().fields())> {};

@@ -176,15 +176,15 @@ Graph owning_copy(const Graph& graph) {
 
 // ---- Comparing
 
-bool same_input(const Input& a, const Input& b) {
+bool same_traced_input(const Input& a, const Input& b) {
   return a.value == b.value && a.origin == b.origin && a.index == b.index && a.fresh == b.fresh;
 }
-bool same_inputs(const std::vector<Input>& a, const std::vector<Input>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_input);
+bool same_traced_inputs(const std::vector<Input>& a, const std::vector<Input>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_traced_input);
 }
 bool same_guards(const std::vector<std::pair<Input, bool>>& a, const std::vector<std::pair<Input, bool>>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](auto& x, auto& y) { return same_input(x.first, y.first) && x.second == y.second; });
+                    [](auto& x, auto& y) { return same_traced_input(x.first, y.first) && x.second == y.second; });
 }
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
@@ -196,7 +196,7 @@ bool same_bytes(const Tensor& a, const Tensor& b) {
 }
 
 void compare_inputs(const Graph& a, const Graph& b) {
-  if (!same_inputs(a.inputs, b.inputs)) differ("other tensors are used");
+  if (!same_traced_inputs(a.inputs, b.inputs)) differ("other tensors are used");
   for (size_t i = 0; i < a.inputs.size(); ++i) {
     const Tensor &x = a.inputs[i].tensor, &y = b.inputs[i].tensor;
     if (a.inputs[i].origin == Origin::captured && !x.is_same(y)) differ("another tensor is captured");
@@ -299,8 +299,9 @@ namespace {
 
 bool same_results(const Entry& a, const Entry& b) {
   auto same = [](const Result& x, const Result& y) {
-    return x.kind == y.kind && x.index == y.index && same_input(x.of, y.of) && x.chain.size() == y.chain.size() &&
-           x.early == y.early && x.made == y.made && x.root == y.root && x.aliases == y.aliases;
+    return x.kind == y.kind && x.index == y.index && same_traced_input(x.of, y.of) &&
+           x.chain.size() == y.chain.size() && x.early == y.early && x.made == y.made && x.root == y.root &&
+           x.aliases == y.aliases;
   };
   return a.rest == b.rest && std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), same);
 }
@@ -309,15 +310,16 @@ void compare_entries(const Entry& a, const Entry& b) {
   if (!same_results(a, b)) differ("it returns something else");
   bool targets = std::equal(
       a.targets.begin(), a.targets.end(), b.targets.begin(), b.targets.end(),
-      [](auto& x, auto& y) { return same_input(x.input, y.input) && x.leaf == y.leaf && x.edges == y.edges; });
+      [](auto& x, auto& y) { return same_traced_input(x.input, y.input) && x.leaf == y.leaf && x.edges == y.edges; });
   bool facts =
       std::equal(a.captured_facts.begin(), a.captured_facts.end(), b.captured_facts.begin(), b.captured_facts.end(),
                  [](auto& x, auto& y) {
                    return x.tensor.is_same(y.tensor) && x.requires_grad == y.requires_grad && x.readable == y.readable;
                  });
-  bool same = targets && facts && same_inputs(a.mutated, b.mutated) && same_inputs(a.leaf_inputs, b.leaf_inputs) &&
-              same_guards(a.gradients, b.gradients) && a.value_roots == b.value_roots &&
-              a.value_count == b.value_count && a.leaf_count == b.leaf_count && a.pure == b.pure && a.live == b.live;
+  bool same = targets && facts && same_traced_inputs(a.mutated, b.mutated) &&
+              same_traced_inputs(a.leaf_inputs, b.leaf_inputs) && same_guards(a.gradients, b.gradients) &&
+              a.value_roots == b.value_roots && a.value_count == b.value_count && a.leaf_count == b.leaf_count &&
+              a.pure == b.pure && a.live == b.live;
   if (!same) differ("gradients or effects go elsewhere");
 }
 

@@ -23,7 +23,7 @@
 namespace tutti::io {
 namespace {
 
-constexpr const char* kOperation = "events";
+constexpr const char* kEventsOperation = "events";
 
 // ---- Protocol buffers: a field is its number and wire type, then the value.
 class Message {
@@ -106,14 +106,14 @@ struct EventWriter::Impl {
   Impl(const std::string& directory, EventOptions given) : options(std::move(given)) {
     std::error_code error;
     std::filesystem::create_directories(directory, error);
-    check<FileError>(!error, kOperation, "{} cannot be made: {}", directory, error.message());
+    check<FileError>(!error, kEventsOperation, "{} cannot be made: {}", directory, error.message());
     char host[256] = "localhost";
     ::gethostname(host, sizeof host - 1);
     static std::atomic<int> counter{0};
     path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", directory, static_cast<int64_t>(now()), host,
                        ::getpid(), counter.fetch_add(1));
     file = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
-    check<FileError>(file.get() >= 0, kOperation, "{} cannot be made: {}", path, std::strerror(errno));
+    check<FileError>(file.get() >= 0, kEventsOperation, "{} cannot be made: {}", path, std::strerror(errno));
     add(Message().fixed(1, time()).text(3, "brain.Event:2"));
     flush();
   }
@@ -139,7 +139,7 @@ struct EventWriter::Impl {
       ssize_t written = ::write(file.get(), buffer.data() + at, buffer.size() - at);
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) buffer.erase(0, at);
-      check<FileError>(written > 0, kOperation, "{} cannot be written: {}", path, std::strerror(errno));
+      check<FileError>(written > 0, kEventsOperation, "{} cannot be written: {}", path, std::strerror(errno));
       at += static_cast<size_t>(written);
     }
     buffer.clear();
@@ -179,19 +179,20 @@ void EventWriter::add_text(std::string_view tag, std::string_view text, int64_t 
 }
 
 void EventWriter::add_histogram(std::string_view tag, const Tensor& values, int64_t step, int bins) {
-  check<ValueError>(bins > 0 && bins <= 1 << 20, kOperation, "{} bins", bins);
-  Tensor flat = for_file(values, kOperation, tag);
-  check<DTypeError>(!flat.is_complex(), kOperation, "'{}' is {}: complex numbers have no order", tag, values);
+  check<ValueError>(bins > 0 && bins <= 1 << 20, kEventsOperation, "{} bins", bins);
+  Tensor flat = for_file(values, kEventsOperation, tag);
+  check<DTypeError>(!flat.is_complex(), kEventsOperation, "'{}' is {}: complex numbers have no order", tag, values);
   impl_->add(Message().text(1, tag).message(5, histogram(flat.to_vector<double>(), bins)), step);
 }
 
 void EventWriter::add_image(std::string_view tag, const Tensor& image, int64_t step) {
   int64_t channels = image.dim() == 3 ? image.size(0) : 1;
   check<ShapeError>((image.dim() == 2 || image.dim() == 3) && (channels == 1 || channels == 3) && image.numel() > 0,
-                    kOperation, "an image is [height, width], [1, height, width] or [3, height, width], not {}", image);
-  check<DTypeError>(image.dtype() == u8 || image.is_floating(), kOperation, "an image is u8 or floating, not {}",
+                    kEventsOperation, "an image is [height, width], [1, height, width] or [3, height, width], not {}",
                     image);
-  Tensor dense = for_file(image, kOperation, tag);
+  check<DTypeError>(image.dtype() == u8 || image.is_floating(), kEventsOperation, "an image is u8 or floating, not {}",
+                    image);
+  Tensor dense = for_file(image, kEventsOperation, tag);
   if (dense.dtype() != u8) dense = round(clamp(dense.to(f32), 0.f, 1.f) * 255.f).to(u8);
   int64_t height = image.size(-2), width = image.size(-1);
   Tensor pixels = dense.reshape({channels, height, width}).permute({1, 2, 0}).contiguous();

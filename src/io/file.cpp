@@ -18,13 +18,13 @@
 namespace tutti::io {
 namespace {
 
-constexpr const char* kOperation = "write_atomically";
+constexpr const char* kWriteOperation = "write_atomically";
 
 template <class... Args>
 void must(bool condition, fmt::format_string<Args...> text, Args&&... args) {
   int error = errno;  // formatting may change it
   if (!condition) [[unlikely]]
-    fail<FileError>(kOperation, "{}: {}", fmt::format(text, std::forward<Args>(args)...), std::strerror(error));
+    fail<FileError>(kWriteOperation, "{}: {}", fmt::format(text, std::forward<Args>(args)...), std::strerror(error));
 }
 
 class FileOutput : public Output {
@@ -105,11 +105,11 @@ std::filesystem::path target_of(const std::string& path) {
   std::filesystem::path target(path);
   // One by one: what the last of them names need not be there yet.
   for (int links = 0; std::filesystem::is_symlink(target, ignored); ++links) {
-    check<FileError>(links < 40, kOperation, "'{}' is a link that leads nowhere", path);
+    check<FileError>(links < 40, kWriteOperation, "'{}' is a link that leads nowhere", path);
     target = target.parent_path() / std::filesystem::read_symlink(target, error);
   }
-  check<FileError>(!error && target.has_filename(), kOperation, "'{}' does not name a file", path);
-  check<FileError>(!std::filesystem::is_directory(target, ignored), kOperation, "{} is a directory", path);
+  check<FileError>(!error && target.has_filename(), kWriteOperation, "'{}' does not name a file", path);
+  check<FileError>(!std::filesystem::is_directory(target, ignored), kWriteOperation, "{} is a directory", path);
   return target;
 }
 
@@ -120,7 +120,7 @@ void write_atomically(const std::string& path, const std::function<void(Output&)
   std::string directory = target.has_parent_path() ? target.parent_path().string() : ".";
   std::string prefix = "." + target.filename().string() + ".tmp-";
   std::error_code ignored;
-  check<FileError>(std::filesystem::is_directory(directory, ignored), kOperation,
+  check<FileError>(std::filesystem::is_directory(directory, ignored), kWriteOperation,
                    "{} cannot be written: there is no directory {}", path, directory);
   remove_stale(directory, prefix);
   Temporary temporary;

@@ -9,7 +9,7 @@
 namespace tutti::io {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxJsonDepth = 64;
 
 class Parser {
  public:
@@ -48,7 +48,7 @@ class Parser {
   }
 
   Json value(int depth) {
-    if (depth > kMaxDepth) wrong("nested too deep");
+    if (depth > kMaxJsonDepth) wrong("nested too deep");
     switch (peek()) {
       case '{':
         return map(depth);

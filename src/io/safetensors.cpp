@@ -14,7 +14,7 @@
 namespace tutti::io {
 namespace {
 
-constexpr const char* kOperation = "safetensors";
+constexpr const char* kSafetensorsOperation = "safetensors";
 constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 
 struct Known {
@@ -31,7 +31,7 @@ constexpr Known kKnown[] = {{"F32", 32, f32},   {"F64", 64, f64},     {"BF16", 1
 std::string_view stored_name(const Tensor& tensor, const std::string& name) {
   for (auto& known : kKnown)
     if (known.dtype == tensor.dtype()) return known.name;
-  fail<DTypeError>(kOperation,
+  fail<DTypeError>(kSafetensorsOperation,
                    "'{}' is {}: the format has no such dtype; save its real and imaginary parts, or cast it to c64",
                    name, tensor);
 }
@@ -40,7 +40,7 @@ std::string_view stored_name(const Tensor& tensor, const std::string& name) {
 std::string make_header(const Tensors& tensors, const Metadata& metadata, std::vector<const Tensor*>& order) {
   std::vector<const Tensors::value_type*> entries;
   for (auto& entry : tensors) {
-    check<ValueError>(entry.first != "__metadata__" && is_utf8(entry.first), kOperation,
+    check<ValueError>(entry.first != "__metadata__" && is_utf8(entry.first), kSafetensorsOperation,
                       "'{}' cannot be a tensor's name", entry.first);
     entries.push_back(&entry);
   }
@@ -50,7 +50,7 @@ std::string make_header(const Tensors& tensors, const Metadata& metadata, std::v
   if (!metadata.empty()) {
     Json::Map texts;
     for (auto& [key, text] : metadata) {
-      check<ValueError>(is_utf8(key) && is_utf8(text), kOperation, "the metadata '{}' is not UTF-8", key);
+      check<ValueError>(is_utf8(key) && is_utf8(text), kSafetensorsOperation, "the metadata '{}' is not UTF-8", key);
       texts.emplace_back(key, text);
     }
     header.emplace_back("__metadata__", std::move(texts));
@@ -69,47 +69,49 @@ std::string make_header(const Tensors& tensors, const Metadata& metadata, std::v
   }
   std::string text = to_json(std::move(header));
   text.append((8 - text.size() % 8) % 8, ' ');
-  check<ValueError>(text.size() <= kMaxHeader, kOperation, "the names and metadata take {} bytes; {} are the most",
-                    text.size(), kMaxHeader);
+  check<ValueError>(text.size() <= kMaxHeader, kSafetensorsOperation,
+                    "the names and metadata take {} bytes; {} are the most", text.size(), kMaxHeader);
   return text;
 }
 
 const Json::List& list_of(const Json& entry, const char* key, const std::string& where) {
   const Json* found = entry.find(key);
   const auto* list = found ? found->as<Json::List>() : nullptr;
-  check<FileError>(list, kOperation, "{} has no list '{}'", where, key);
+  check<FileError>(list, kSafetensorsOperation, "{} has no list '{}'", where, key);
   return *list;
 }
 
 int64_t count_of(const Json& json, const std::string& where) {
   const auto* value = json.as<int64_t>();
-  check<FileError>(value && *value >= 0, kOperation, "{}: its sizes and offsets must be integers from 0", where);
+  check<FileError>(value && *value >= 0, kSafetensorsOperation, "{}: its sizes and offsets must be integers from 0",
+                   where);
   return *value;
 }
 
 SafeTensors::Info parse_entry(const Json& entry, uint64_t data_start, uint64_t data_bytes, const std::string& where) {
   const Json* dtype = entry.find("dtype");
   const auto* stored = dtype ? dtype->as<std::string>() : nullptr;
-  check<FileError>(stored, kOperation, "{} has no dtype", where);
+  check<FileError>(stored, kSafetensorsOperation, "{} has no dtype", where);
   const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](auto& k) { return k.name == *stored; });
-  check<FileError>(known != std::end(kKnown), kOperation, "{}: '{}' is no dtype of the format", where, *stored);
+  check<FileError>(known != std::end(kKnown), kSafetensorsOperation, "{}: '{}' is no dtype of the format", where,
+                   *stored);
 
   SafeTensors::Info info{*stored, known->dtype, {}, 0, 0};
   auto& sizes = list_of(entry, "shape", where);
-  check<FileError>(sizes.size() <= kMaxDims, kOperation, "{} has {} dims; {} are the most", where, sizes.size(),
-                   kMaxDims);
+  check<FileError>(sizes.size() <= kMaxDims, kSafetensorsOperation, "{} has {} dims; {} are the most", where,
+                   sizes.size(), kMaxDims);
   for (auto& size : sizes) info.sizes.push_back(count_of(size, where));
   uint64_t bits = 0;
-  check<FileError>(bytes_of(info.sizes, known->bits, bits) && bits % 8 == 0, kOperation, "{}: {} of {} cannot be",
-                   where, info.sizes, *stored);
+  check<FileError>(bytes_of(info.sizes, known->bits, bits) && bits % 8 == 0, kSafetensorsOperation,
+                   "{}: {} of {} cannot be", where, info.sizes, *stored);
   auto& offsets = list_of(entry, "data_offsets", where);
-  check<FileError>(offsets.size() == 2, kOperation, "{}: data_offsets are two numbers", where);
+  check<FileError>(offsets.size() == 2, kSafetensorsOperation, "{}: data_offsets are two numbers", where);
   auto begin = static_cast<uint64_t>(count_of(offsets[0], where)),
        end = static_cast<uint64_t>(count_of(offsets[1], where));
-  check<FileError>(begin <= end && end <= data_bytes, kOperation, "{}: bytes [{}, {}) of data that has {}{}", where,
-                   begin, end, data_bytes, begin <= end ? ": the file is cut short" : "");
-  check<FileError>(end - begin == bits / 8, kOperation, "{}: {} of {} takes {} bytes, not {}", where, info.sizes,
-                   *stored, bits / 8, end - begin);
+  check<FileError>(begin <= end && end <= data_bytes, kSafetensorsOperation, "{}: bytes [{}, {}) of data that has {}{}",
+                   where, begin, end, data_bytes, begin <= end ? ": the file is cut short" : "");
+  check<FileError>(end - begin == bits / 8, kSafetensorsOperation, "{}: {} of {} takes {} bytes, not {}", where,
+                   info.sizes, *stored, bits / 8, end - begin);
   info.offset = data_start + begin;
   info.bytes = end - begin;
   return info;
@@ -122,18 +124,19 @@ void check_cover(const std::map<std::string, SafeTensors::Info>& infos, uint64_t
   for (auto& [name, info] : infos) pieces.emplace_back(info.offset, info.offset + info.bytes);
   std::sort(pieces.begin(), pieces.end());
   for (auto [first, last] : pieces) {
-    check<FileError>(first == begin, kOperation, "{}: tensors {} at byte {}", file,
+    check<FileError>(first == begin, kSafetensorsOperation, "{}: tensors {} at byte {}", file,
                      first < begin ? "overlap" : "leave a hole", std::min(first, begin));
     begin = last;
   }
-  check<FileError>(begin == end, kOperation, "{}: {} bytes after the last tensor", file, end - begin);
+  check<FileError>(begin == end, kSafetensorsOperation, "{}: {} bytes after the last tensor", file, end - begin);
 }
 
 }  // namespace
 
 void write_safetensors(Output& out, const Tensors& tensors, const Metadata& metadata) {
   for (auto& [name, tensor] : tensors)
-    check<ValueError>(tensor.defined() && !tensor.is_sparse(), kOperation, "'{}' is {}, which cannot be saved", name,
+    check<ValueError>(tensor.defined() && !tensor.is_sparse(), kSafetensorsOperation,
+                      "'{}' is {}, which cannot be saved", name,
                       tensor.defined() ? "a sparse tensor" : "an undefined tensor");
   std::vector<const Tensor*> order;
   std::string header = make_header(tensors, metadata, order), length;
@@ -141,7 +144,7 @@ void write_safetensors(Output& out, const Tensors& tensors, const Metadata& meta
   out.write(length);
   out.write(header);
   for (const Tensor* tensor : order) {
-    Tensor dense = for_file(*tensor, kOperation, "a tensor");
+    Tensor dense = for_file(*tensor, kSafetensorsOperation, "a tensor");
     if (dense.numel() > 0) out.write(dense.raw_data(), static_cast<size_t>(dense.numel()) * dense.element_size());
   }
 }
@@ -157,7 +160,7 @@ Tensors load_safetensors(const std::string& path) {
   return tensors;
 }
 
-SafeTensors::SafeTensors(const std::string& path) : blob_(Blob::map(path, kOperation)) { parse(); }
+SafeTensors::SafeTensors(const std::string& path) : blob_(Blob::map(path, kSafetensorsOperation)) { parse(); }
 SafeTensors::SafeTensors(std::string bytes, std::string name) : blob_(Blob::own(std::move(bytes), std::move(name))) {
   parse();
 }
@@ -165,21 +168,21 @@ SafeTensors::SafeTensors(std::string bytes, std::string name) : blob_(Blob::own(
 void SafeTensors::parse() {
   std::string_view bytes = blob_->bytes();
   const std::string& file = blob_->name();
-  auto length = number<uint64_t>(bytes, 0, kOperation, file);
-  check<FileError>(length <= kMaxHeader, kOperation,
+  auto length = number<uint64_t>(bytes, 0, kSafetensorsOperation, file);
+  check<FileError>(length <= kMaxHeader, kSafetensorsOperation,
                    "{}: a header of {} bytes; {} are the most. Is this a safetensors file?", file, length, kMaxHeader);
-  std::string_view text = part(bytes, 8, length, kOperation, file);
-  check<FileError>(text.starts_with('{'), kOperation,
+  std::string_view text = part(bytes, 8, length, kSafetensorsOperation, file);
+  check<FileError>(text.starts_with('{'), kSafetensorsOperation,
                    "{}: the header does not begin with '{{'. Is this a safetensors file?", file);
-  Json header = parse_json(text, kOperation, file);
+  Json header = parse_json(text, kSafetensorsOperation, file);
   uint64_t start = 8 + length;
   for (auto& [name, entry] : std::get<Json::Map>(header.value)) {
     if (name == "__metadata__") {
       const auto* texts = entry.as<Json::Map>();
-      check<FileError>(texts, kOperation, "{}: the metadata is no map", file);
+      check<FileError>(texts, kSafetensorsOperation, "{}: the metadata is no map", file);
       for (auto& [key, value] : *texts) {
         const auto* string = value.as<std::string>();
-        check<FileError>(string, kOperation, "{}: the metadata '{}' is no text", file, key);
+        check<FileError>(string, kSafetensorsOperation, "{}: the metadata '{}' is no text", file, key);
         metadata_[key] = *string;
       }
     } else {
@@ -197,8 +200,8 @@ std::vector<std::string> SafeTensors::names() const {
 
 const SafeTensors::Info& SafeTensors::info(const std::string& name) const {
   auto found = infos_.find(name);
-  check<FileError>(found != infos_.end(), kOperation, "{} has no tensor '{}'; it has {}", blob_->name(), name,
-                   names_of(infos_));
+  check<FileError>(found != infos_.end(), kSafetensorsOperation, "{} has no tensor '{}'; it has {}", blob_->name(),
+                   name, names_of(infos_));
   return found->second;
 }
 
@@ -213,7 +216,7 @@ Tensor tensor_at(const std::shared_ptr<Blob>& blob, const std::string& name, DTy
   char* data = blob->data() + offset;
   // C++ reads a bool that is neither 0 nor 1 as it likes.
   if (dtype == boolean)
-    check<FileError>(std::all_of(data, data + bytes, [](char c) { return c == 0 || c == 1; }), kOperation,
+    check<FileError>(std::all_of(data, data + bytes, [](char c) { return c == 0 || c == 1; }), kSafetensorsOperation,
                      "{}: '{}' is BOOL and has bytes that are neither 0 nor 1", blob->name(), name);
   if (reinterpret_cast<uintptr_t>(data) % size_of(to_real(dtype)) == 0)
     return from_blob(data, sizes, options, [blob] {});
@@ -223,19 +226,19 @@ Tensor tensor_at(const std::shared_ptr<Blob>& blob, const std::string& name, DTy
   return copy;
 }
 
-DType dtype_of(const SafeTensors::Info& info, const Blob& blob, const std::string& name) {
-  check<DTypeError>(info.dtype.has_value(), kOperation, "{}: '{}' is stored as {}, which Tutti has no dtype for",
-                    blob.name(), name, info.stored);
+DType known_dtype(const SafeTensors::Info& info, const Blob& blob, const std::string& name) {
+  check<DTypeError>(info.dtype.has_value(), kSafetensorsOperation,
+                    "{}: '{}' is stored as {}, which Tutti has no dtype for", blob.name(), name, info.stored);
   return *info.dtype;
 }
 }  // namespace
 
 Tensor SafeTensors::read_rows(const std::string& name, int64_t first, int64_t count) const {
   const Info& info = this->info(name);
-  DType dtype = dtype_of(info, *blob_, name);
-  check<ShapeError>(!info.sizes.empty(), kOperation, "'{}' is one number: it has no rows", name);
+  DType dtype = known_dtype(info, *blob_, name);
+  check<ShapeError>(!info.sizes.empty(), kSafetensorsOperation, "'{}' is one number: it has no rows", name);
   int64_t rows = info.sizes[0];
-  check<IndexError>(first >= 0 && count >= 0 && first <= rows && count <= rows - first, kOperation,
+  check<IndexError>(first >= 0 && count >= 0 && first <= rows && count <= rows - first, kSafetensorsOperation,
                     "{} rows from {} of '{}', which has the shape {}", count, first, name, info.sizes);
   Shape sizes = info.sizes;
   sizes[0] = count;
@@ -247,7 +250,7 @@ Tensor SafeTensors::read_rows(const std::string& name, int64_t first, int64_t co
 
 Tensor SafeTensors::map(const std::string& name) const {
   const Info& info = this->info(name);
-  DType dtype = dtype_of(info, *blob_, name);
+  DType dtype = known_dtype(info, *blob_, name);
   return tensor_at(blob_, name, dtype, info.sizes, info.offset, info.bytes);
 }
 

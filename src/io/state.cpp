@@ -20,16 +20,16 @@
 namespace tutti::io {
 namespace {
 
-constexpr const char* kOperation = "state";
+constexpr const char* kStateOperation = "state";
 constexpr const char* kKey = "tutti.state";
-constexpr int kMaxDepth = 60;  // less than the JSON parser's
+constexpr int kMaxStateDepth = 60;  // less than the JSON parser's
 
 Json marked(const char* kind, std::string text) { return Json::Map{{kind, std::move(text)}}; }
 
 class Encoder {
  public:
   Json encode(const Value& value, const std::string& path, int depth) {
-    check<ValueError>(depth < kMaxDepth, kOperation, "'{}' is nested deeper than {}", path, kMaxDepth);
+    check<ValueError>(depth < kMaxStateDepth, kStateOperation, "'{}' is nested deeper than {}", path, kMaxStateDepth);
     return std::visit([&](const auto& v) { return one(v, path, depth); }, value.value);
   }
   Tensors tensors;
@@ -42,7 +42,7 @@ class Encoder {
     return marked("$double", fmt::format("{:016x}", std::bit_cast<uint64_t>(v)));
   }
   Json one(const std::string& v, const std::string& path, int) {
-    check<ValueError>(is_utf8(v), kOperation, "'{}' is a string that is not UTF-8", path);
+    check<ValueError>(is_utf8(v), kStateOperation, "'{}' is a string that is not UTF-8", path);
     return {v};
   }
   Json one(const Tensor& v, const std::string& path, int) {
@@ -66,8 +66,8 @@ class Encoder {
     Json::Map map;
     std::set<std::string_view> seen;
     for (auto& [key, value] : v.entries) {
-      check<ValueError>(is_utf8(key) && seen.insert(key).second, kOperation, "'{}' has the key '{}' twice or not UTF-8",
-                        path, key);
+      check<ValueError>(is_utf8(key) && seen.insert(key).second, kStateOperation,
+                        "'{}' has the key '{}' twice or not UTF-8", path, key);
       map.emplace_back(key.starts_with('$') ? "$" + key : key,
                        encode(value, path.empty() ? key : path + "/" + key, depth + 1));
     }
@@ -98,26 +98,26 @@ class Decoder {
       return special(map[0].first, map[0].second);
     State state;
     for (auto& [key, entry] : map) {
-      check<FileError>(!key.starts_with('$') || key.starts_with("$$"), kOperation, "{}: an unexpected key '{}'", name_,
-                       key);
+      check<FileError>(!key.starts_with('$') || key.starts_with("$$"), kStateOperation, "{}: an unexpected key '{}'",
+                       name_, key);
       state.entries.push_back({key.starts_with('$') ? key.substr(1) : key, decode(entry)});
     }
     return state;
   }
   Value special(const std::string& kind, const Json& json) {
     const auto* text = json.as<std::string>();
-    check<FileError>(text, kOperation, "{}: {} is no text", name_, kind);
+    check<FileError>(text, kStateOperation, "{}: {} is no text", name_, kind);
     if (kind == "$tensor") return file_.read(*text);
     if (kind == "$complex") {
       Tensor pairs = file_.read(*text);
       check<FileError>(pairs.dim() > 0 && pairs.size(-1) == 2 && (pairs.dtype() == f32 || pairs.dtype() == f64),
-                       kOperation, "{}: '{}' cannot be complex", name_, *text);
+                       kStateOperation, "{}: '{}' cannot be complex", name_, *text);
       return pairs.view_dtype(to_complex(pairs.dtype())).squeeze(-1);
     }
     uint64_t bits = 0;
     const char* end = text->data() + text->size();
     check<FileError>(kind == "$double" && std::from_chars(text->data(), end, bits, 16).ptr == end && !text->empty(),
-                     kOperation, "{}: {} '{}' is not understood", name_, kind, *text);
+                     kStateOperation, "{}: {} '{}' is not understood", name_, kind, *text);
     return std::bit_cast<double>(bits);
   }
   const SafeTensors& file_;
@@ -133,12 +133,13 @@ void write_state(Output& out, const State& state) {
 
 State read_state(const SafeTensors& file, const std::string& name) {
   auto found = file.metadata().find(kKey);
-  check<FileError>(found != file.metadata().end(), kOperation, "{} is a safetensors file but holds no state", name);
-  Json whole = parse_json(found->second, kOperation, name);
+  check<FileError>(found != file.metadata().end(), kStateOperation, "{} is a safetensors file but holds no state",
+                   name);
+  Json whole = parse_json(found->second, kStateOperation, name);
   const Json *version = whole.find("version"), *tree = whole.find("state");
   const int64_t* number = version ? version->as<int64_t>() : nullptr;
-  check<FileError>(number && *number == 1, kOperation, "{}: its version of the format is not known here", name);
-  check<FileError>(tree && tree->as<Json::Map>(), kOperation, "{} has no state", name);
+  check<FileError>(number && *number == 1, kStateOperation, "{}: its version of the format is not known here", name);
+  check<FileError>(tree && tree->as<Json::Map>(), kStateOperation, "{} has no state", name);
   Value value = Decoder(file, name).decode(*tree);
   return value.as<State>();
 }
@@ -172,28 +173,28 @@ Value& State::operator[](std::string_view name) {
 
 const Value& State::operator[](std::string_view name) const {
   const Value* found = find(name);
-  check<FileError>(found, kOperation, "there is no '{}'", name);
+  check<FileError>(found, kStateOperation, "there is no '{}'", name);
   return *found;
 }
 
 void Value::wrong_kind(const Value& wanted) const {
   constexpr const char* kinds[] = {"an integer", "a double", "a bool", "a string", "a tensor", "a list", "a state"};
-  fail<FileError>(kOperation, "{} is wanted and {} is there", kinds[wanted.value.index()], kinds[value.index()]);
+  fail<FileError>(kStateOperation, "{} is wanted and {} is there", kinds[wanted.value.index()], kinds[value.index()]);
 }
 
 namespace detail {
 void wrong_length(size_t length, size_t wanted) {
-  fail<FileError>(kOperation, "a list of {} is wanted and one of {} is there", wanted, length);
+  fail<FileError>(kStateOperation, "a list of {} is wanted and one of {} is there", wanted, length);
 }
-void does_not_fit(int64_t number) { fail<FileError>(kOperation, "{} does not fit where it belongs", number); }
+void does_not_fit(int64_t number) { fail<FileError>(kStateOperation, "{} does not fit where it belongs", number); }
 void no_alternative(int64_t index, size_t count) {
-  fail<FileError>(kOperation, "there is no alternative {} of {}", index, count);
+  fail<FileError>(kStateOperation, "there is no alternative {} of {}", index, count);
 }
 int64_t key_number(const std::string& text) {
   int64_t number = 0;
   const char* end = text.data() + text.size();
   auto [stop, error] = std::from_chars(text.data(), end, number);
-  check<FileError>(stop == end && error == std::errc(), kOperation, "'{}' is no number, and keys here are", text);
+  check<FileError>(stop == end && error == std::errc(), kStateOperation, "'{}' is no number, and keys here are", text);
   return number;
 }
 }  // namespace detail

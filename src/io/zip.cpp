@@ -9,7 +9,7 @@
 namespace tutti::io {
 namespace {
 
-constexpr const char* kOperation = "npz";
+constexpr const char* kZipOperation = "npz";
 constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50,
                    kLocator64 = 0x07064b50;
 constexpr uint32_t kSee64 = 0xffffffff;  // the number is in the zip64 record
@@ -24,18 +24,18 @@ struct Reader {
   const std::string& name;
   template <class T>
   T get(uint64_t at) const {
-    return number<T>(bytes, at, kOperation, name);
+    return number<T>(bytes, at, kZipOperation, name);
   }
 };
 
 // The end record is the archive's last, but for a comment whose length it states.
 uint64_t find_end(const Reader& file) {
   constexpr uint64_t size = 22;
-  check<FileError>(file.bytes.size() >= size, kOperation, "{}: too short for a zip archive", file.name);
+  check<FileError>(file.bytes.size() >= size, kZipOperation, "{}: too short for a zip archive", file.name);
   uint64_t last = file.bytes.size() - size, first = last > 0xffff ? last - 0xffff : 0;
   for (uint64_t at = last + 1; at-- > first;)
     if (file.get<uint32_t>(at) == kEnd && at + size + file.get<uint16_t>(at + 20) == file.bytes.size()) return at;
-  fail<FileError>(kOperation, "{}: no end of a zip archive", file.name);
+  fail<FileError>(kZipOperation, "{}: no end of a zip archive", file.name);
 }
 
 Directory find_directory(const Reader& file) {
@@ -43,10 +43,10 @@ Directory find_directory(const Reader& file) {
   Directory directory{file.get<uint32_t>(end + 16), file.get<uint16_t>(end + 10)};
   if (end >= 20 && file.get<uint32_t>(end - 20) == kLocator64) {
     auto at = file.get<uint64_t>(end - 20 + 8);
-    check<FileError>(file.get<uint32_t>(at) == kEnd64, kOperation, "{}: its zip64 record is damaged", file.name);
+    check<FileError>(file.get<uint32_t>(at) == kEnd64, kZipOperation, "{}: its zip64 record is damaged", file.name);
     directory = {file.get<uint64_t>(at + 48), file.get<uint64_t>(at + 32)};
   }
-  check<FileError>(directory.offset <= end && directory.count <= (end - directory.offset) / 46, kOperation,
+  check<FileError>(directory.offset <= end && directory.count <= (end - directory.offset) / 46, kZipOperation,
                    "{}: {} members at byte {} cannot be", file.name, directory.count, directory.offset);
   return directory;
 }
@@ -56,7 +56,7 @@ void read_zip64(const Reader& file, uint64_t at, uint64_t length, ZipMember& mem
   for (uint64_t end = at + length; end - at >= 4;) {
     uint64_t id = file.get<uint16_t>(at), size = file.get<uint16_t>(at + 2);
     at += 4;
-    check<FileError>(size <= end - at, kOperation, "{}: {} has a damaged extra field", file.name, member.name);
+    check<FileError>(size <= end - at, kZipOperation, "{}: {} has a damaged extra field", file.name, member.name);
     if (id == kZip64Extra) {
       uint64_t stop = at + size;
       for (uint64_t* field : {&member.size, &member.stored, &member.offset})
@@ -72,10 +72,10 @@ void read_zip64(const Reader& file, uint64_t at, uint64_t length, ZipMember& mem
 
 void locate_data(const Reader& file, ZipMember& member) {
   uint64_t at = member.offset;
-  check<FileError>(at <= file.bytes.size() && file.get<uint32_t>(at) == kLocal, kOperation,
+  check<FileError>(at <= file.bytes.size() && file.get<uint32_t>(at) == kLocal, kZipOperation,
                    "{}: {} is not where it should be", file.name, member.name);
   member.offset = at + 30 + file.get<uint16_t>(at + 26) + file.get<uint16_t>(at + 28);
-  part(file.bytes, member.offset, member.stored, kOperation, file.name);
+  part(file.bytes, member.offset, member.stored, kZipOperation, file.name);
 }
 
 }  // namespace
@@ -85,24 +85,24 @@ std::vector<ZipMember> read_zip(std::string_view bytes, const std::string& name)
   auto [at, count] = find_directory(file);
   std::vector<ZipMember> members;
   for (uint64_t i = 0; i < count; ++i) {
-    check<FileError>(file.get<uint32_t>(at) == kCentral, kOperation, "{}: member {} is damaged", name, i);
+    check<FileError>(file.get<uint32_t>(at) == kCentral, kZipOperation, "{}: member {} is damaged", name, i);
     uint64_t name_length = file.get<uint16_t>(at + 28), extra = file.get<uint16_t>(at + 30),
              comment = file.get<uint16_t>(at + 32);
-    ZipMember member{std::string(part(bytes, at + 46, name_length, kOperation, name)),
+    ZipMember member{std::string(part(bytes, at + 46, name_length, kZipOperation, name)),
                      file.get<uint32_t>(at + 42),
                      file.get<uint32_t>(at + 20),
                      file.get<uint32_t>(at + 24),
                      file.get<uint32_t>(at + 16),
                      false};
     auto method = file.get<uint16_t>(at + 10);
-    check<FileError>((file.get<uint16_t>(at + 8) & 1) == 0, kOperation, "{}: {} is encrypted", name, member.name);
-    check<FileError>(method == kStored || method == kDeflated, kOperation, "{}: {} is compressed by method {}", name,
+    check<FileError>((file.get<uint16_t>(at + 8) & 1) == 0, kZipOperation, "{}: {} is encrypted", name, member.name);
+    check<FileError>(method == kStored || method == kDeflated, kZipOperation, "{}: {} is compressed by method {}", name,
                      member.name, method);
     member.packed = method == kDeflated;
-    part(bytes, at + 46 + name_length, extra, kOperation, name);
+    part(bytes, at + 46 + name_length, extra, kZipOperation, name);
     read_zip64(file, at + 46 + name_length, extra, member);
     locate_data(file, member);
-    check<FileError>(member.packed || member.stored == member.size, kOperation, "{}: {} has two sizes", name,
+    check<FileError>(member.packed || member.stored == member.size, kZipOperation, "{}: {} has two sizes", name,
                      member.name);
     members.push_back(std::move(member));
     at += 46 + name_length + extra + comment;

@@ -265,4 +265,29 @@ Tensor TransformerDecoder::forward(const Tensor& x, const Tensor& memory, const 
   return norm ? (*norm)(y) : y;
 }
 
+// ---- Calls with braces among the arguments
+
+Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttendOptions& options) {
+  return Module<MultiheadAttention>::operator()(query, key, value, options);
+}
+
+Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttendOptions& options) {
+  return Module<TransformerEncoderLayer>::operator()(x, options);
+}
+
+Tensor TransformerEncoder::operator()(const Tensor& x, const AttendOptions& options) {
+  return Module<TransformerEncoder>::operator()(x, options);
+}
+
+Tensor TransformerDecoderLayer::operator()(const Tensor& x, const Tensor& memory, const AttendOptions& options,
+                                           const AttendOptions& memory_options) {
+  return Module<TransformerDecoderLayer>::operator()(x, memory, options, memory_options);
+}
+
+Tensor TransformerDecoder::operator()(const Tensor& x, const Tensor& memory, const AttendOptions& options,
+                                      const AttendOptions& memory_options) {
+  return Module<TransformerDecoder>::operator()(x, memory, options, memory_options);
+}
+
 }  // namespace tutti::nn

@@ -257,12 +257,23 @@ void check_declared(const ModuleBase& module, const std::type_info& declared) {
       short_name(typeid(module)), short_name(declared), short_name(typeid(module)), short_name(declared));
 }
 
-void check_layout(const std::type_info& type, size_t base, size_t size, std::vector<FieldRange> fields) {
-  std::sort(fields.begin(), fields.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
-  fields.push_back({"its end", size, size, 1});
+void check_layout(const std::type_info& type, const void* object, size_t base, size_t size, const char* names,
+                  std::span<const FieldPlace> fields) {
+  struct Range {
+    std::string name;
+    size_t begin, end, align;
+  };
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    auto begin = static_cast<size_t>(static_cast<const char*>(fields[i].at) - static_cast<const char*>(object));
+    ranges.push_back({tree::Key{.fields = names, .index = static_cast<int64_t>(i)}.text(), begin,
+                      begin + fields[i].size, fields[i].align});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  ranges.push_back({"its end", size, size, 1});
   std::string last = "its beginning";
   size_t end = base;
-  for (const FieldRange& f : fields) {
+  for (const Range& f : ranges) {
     // Up to the next field's alignment there may be padding; a tensor or module has at least 8 bytes.
     check<ValueError>(
         f.begin < end + std::max<size_t>(8, f.align), "module",

@@ -85,4 +85,18 @@ LstmResult LSTM::forward(const Tensor& x, const LstmState& state, const Tensor& 
   return lstm(x, state, detail::list_rnn(weights, options), detail::run_options(options, is_training(), lengths));
 }
 
+// ---- Calls with braces among the arguments
+
+RnnResult RNN::operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths) {
+  return Module<RNN>::operator()(x, hidden, lengths);
+}
+
+RnnResult GRU::operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths) {
+  return Module<GRU>::operator()(x, hidden, lengths);
+}
+
+LstmResult LSTM::operator()(const Tensor& x, const LstmState& state, const Tensor& lengths) {
+  return Module<LSTM>::operator()(x, state, lengths);
+}
+
 }  // namespace tutti::nn

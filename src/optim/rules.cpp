@@ -290,4 +290,12 @@ void Lion::update(size_t group, std::vector<Slot*>& slots, const TensorList& gra
   });
 }
 
+template class OptimizerWith<SGDOptions>;
+template class OptimizerWith<AdamOptions>;
+template class OptimizerWith<AdamWOptions>;
+template class OptimizerWith<SparseAdamOptions>;
+template class OptimizerWith<AdagradOptions>;
+template class OptimizerWith<RMSpropOptions>;
+template class OptimizerWith<LionOptions>;
+
 }  // namespace tutti::optim

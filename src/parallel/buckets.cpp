@@ -9,14 +9,6 @@
 #include "tutti/ops.h"
 
 namespace tutti::parallel {
-namespace {
-
-// Gradients begin where vectors like to.
-constexpr int64_t kAlign = 64;
-
-bool lies_dense(const Tensor& t) { return t.is_contiguous() || t.is_contiguous(MemoryFormat::channels_last); }
-
-}  // namespace
 
 const char* Reducer::purpose_of(const Bucket& b) const {
   const std::string &first = entries_[b.members.front()].name, &last = entries_[b.members.back()].name;

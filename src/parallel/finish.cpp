@@ -13,8 +13,6 @@
 namespace tutti::parallel {
 namespace {
 
-constexpr const char* kName = "DistributedDataParallel";
-
 Tensor no_rows(const Tensor& like) {
   Shape rows = like.sizes();
   rows[0] = 0;
@@ -112,7 +110,7 @@ void Reducer::meet_joined() {
   JoinSession* session = join_->session;
   if (!session) return;
   check<ValueError>(session->group().ranks() == channel_.ranks(), "join",
-                    "the group of join() has {}, that of the {} {}", to_string(session->group()), kName,
+                    "the group of join() has {}, that of the {} {}", to_string(session->group()), kDdpName,
                     to_string(channel_));
   if (!pass_.joined) session->announce(join_->index, pass_.with_graph);
   pass_.leader = session->leader();
@@ -302,7 +300,7 @@ void Reducer::check_static() const {
   for (size_t i = 0; i < entries_.size(); ++i)
     if (std::string what = static_difference(i); !what.empty())
       text += fmt::format("\n  {}: {}", entries_[i].name, what);
-  check<ValueError>(text.empty(), kName,
+  check<ValueError>(text.empty(), kDdpName,
                     "the graph is said to be static (static_graph), but parameters got other gradients than in the "
                     "first step:{}\nRun the same forwards before every backward, or leave static_graph away (at {}); "
                     "this one cannot go on: make a new one of its module",

@@ -15,7 +15,7 @@ namespace tutti::parallel {
 namespace {
 
 constexpr int64_t kFailed = std::numeric_limits<int64_t>::max();
-constexpr const char* kPurpose = "join(): all ranks of its group must be inside until all are through";
+constexpr const char* kJoinPurpose = "join(): all ranks of its group must be inside until all are through";
 
 // The last is for the smallest part that is announced, when the largest of all numbers is taken.
 Tensor round_of(int64_t part, int64_t rank, int64_t mode, bool joined) {
@@ -55,7 +55,7 @@ struct SessionGuard {
 
 JoinSession::Round JoinSession::announce(int64_t part, int64_t mode) {
   NoGrad guard;
-  comm::PurposeGuard purpose(kPurpose);
+  comm::PurposeGuard purpose(kJoinPurpose);
   // The largest number is that of the lowest rank.
   Tensor round = round_of(part + 1, part < 0 ? 0 : group_.size() - group_.rank(), mode, part < 0);
   all_reduce(round, {.op = Reduce::max, .group = group_, .place = place_});
@@ -82,7 +82,7 @@ void JoinSession::others_failed(int rank) {
 
 void JoinSession::fail(const std::string& why) {
   NoGrad guard;
-  comm::PurposeGuard purpose(kPurpose);
+  comm::PurposeGuard purpose(kJoinPurpose);
   try {
     // Larger than any rank, so that it is this one's whatever others say.
     Work told = all_reduce_async(round_of(kFailed, group_.size() + group_.rank() + 1, 0, false),
@@ -127,7 +127,7 @@ int join(const std::vector<Joinable>& parts, const std::function<void()>& body, 
   std::iota(everyone.begin(), everyone.end(), 0);
   JoinSession session(group.subgroup(everyone), options, place);
   {
-    comm::PurposeGuard purpose(kPurpose);
+    comm::PurposeGuard purpose(kJoinPurpose);
     check_agree("join", {{"parts", std::to_string(parts.size())}}, {.group = session.group(), .place = place});
   }
   SessionGuard guard(session, parts);

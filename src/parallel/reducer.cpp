@@ -10,19 +10,17 @@
 #include "base/check.h"
 #include "comm/group/call.h"
 #include "nn/visit.h"
+#include "parallel/memory.h"
 #include "parallel/sync_batch_norm.h"
 #include "tutti/ops.h"
 
 namespace tutti::parallel {
 namespace {
 
-constexpr const char* kName = "DistributedDataParallel";
 constexpr const char* kBroken = "it cannot go on after a backward pass that failed ({}): make a new one";
 // Transports keep a few collectives at a time. More would block backward until other ranks come, who may just then
 // wait for this rank in a collective of their own (of a SyncBatchNorm, say).
 constexpr size_t kMaxInFlight = 8;
-// Smaller gradients are copied faster than their home is found.
-constexpr int64_t kWorthAHome = 4096;
 
 // All tensors of a module, those that are shared as often as they are met. It makes no names: it runs in every forward.
 class TensorVisitor final : public nn::detail::FieldVisitor {
@@ -45,7 +43,7 @@ TensorVisitor visit(nn::ModuleBase& module) {
 // Two would take gradients from each other.
 void refuse_nested(const nn::ModuleBase& module) {
   nn::detail::walk(module, nn::detail::nothing, nn::detail::nothing, [](const std::string& path, nn::ModuleBase& m) {
-    check<ValueError>(dynamic_cast<DdpBase*>(&m) == nullptr, kName,
+    check<ValueError>(dynamic_cast<DdpBase*>(&m) == nullptr, kDdpName,
                       "the module has one in it already{}{}: wrap that one's module instead, or only what is beside it",
                       path.empty() ? "" : ", ", path);
   });
@@ -56,7 +54,7 @@ const char* name_of(BufferPolicy policy) {
 }
 
 // Wrappers are made by all ranks of their group together, so the order of any two is the same on all that have both.
-uint64_t next_number() {
+uint64_t next_wrapper_number() {
   static std::atomic<uint64_t> last{0};
   return ++last;
 }
@@ -113,13 +111,14 @@ std::shared_ptr<Reducer> Reducer::make(nn::ModuleBase& module, const DdpOptions&
 }
 
 Reducer::Reducer(nn::ModuleBase& module, const DdpOptions& options)
-    : options_(options), number_(next_number()), group_(options.group.defined() ? options.group : world()) {
-  check<ValueError>(options.bucket_bytes > 0, kName, "bucket_bytes is {}: it must be positive", options.bucket_bytes);
-  check<ValueError>(options.checksum_every >= 0, kName, "checksum_every is {}: a number of steps, or 0 for never",
+    : options_(options), number_(next_wrapper_number()), group_(options.group.defined() ? options.group : world()) {
+  check<ValueError>(options.bucket_bytes > 0, kDdpName, "bucket_bytes is {}: it must be positive",
+                    options.bucket_bytes);
+  check<ValueError>(options.checksum_every >= 0, kDdpName, "checksum_every is {}: a number of steps, or 0 for never",
                     options.checksum_every);
-  check<ValueError>(options.root >= 0 && options.root < group_.size(), kName, "root {} is not in a group of {}",
+  check<ValueError>(options.root >= 0 && options.root < group_.size(), kDdpName, "root {} is not in a group of {}",
                     options.root, group_.size());
-  check<ValueError>(group_.rank() >= 0, kName, "this rank is not a member of the group: {}", to_string(group_));
+  check<ValueError>(group_.rank() >= 0, kDdpName, "this rank is not a member of the group: {}", to_string(group_));
   refuse_nested(module);
   std::vector<int> everyone(static_cast<size_t>(group_.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
@@ -154,9 +153,9 @@ void Reducer::adopt(nn::ModuleBase& module) {
     facts.emplace_back("policy of buffer " + name, name_of(buffers_.back().policy));
   }
   for (const auto& [name, policy] : options_.buffer_policy)
-    check<ValueError>(std::any_of(buffers.begin(), buffers.end(), [&](auto& b) { return b.first == name; }), kName,
+    check<ValueError>(std::any_of(buffers.begin(), buffers.end(), [&](auto& b) { return b.first == name; }), kDdpName,
                       "buffer_policy names {}, but the module has no such buffer", name);
-  check_agree(kName, facts, collective());
+  check_agree(kDdpName, facts, collective());
 
   TensorList all;
   for (auto& [name, tensor] : parameters) {
@@ -195,15 +194,15 @@ void Reducer::broadcast_all(const TensorList& tensors, int root) const {
 }
 
 void Reducer::check_module(nn::ModuleBase& module) {
-  check<Error>(broken_.empty(), kName, kBroken, broken_);
+  check<Error>(broken_.empty(), kDdpName, kBroken, broken_);
   for (const Tensor& p : visit(module).parameters) {
     auto known = index_.find(p.impl());
     if (known == index_.end()) unknown_parameter(module, p);
     const Entry& e = entries_[known->second];
     check<ValueError>(!e.slot.defined() ||
                           (e.slot.dtype() == p.dtype() && e.slot.sizes() == p.sizes() && e.slot.device() == p.device()),
-                      kName, "the parameter {} was {} and is {} now: convert the module before it is wrapped", e.name,
-                      e.slot, p);
+                      kDdpName, "the parameter {} was {} and is {} now: convert the module before it is wrapped",
+                      e.name, e.slot, p);
   }
   if (options_.average != Average::samples) return;
   weigh_statistics(module, number_, [weak = weak_from_this()] {
@@ -220,15 +219,15 @@ void Reducer::unknown_parameter(const nn::ModuleBase& module, const Tensor& p) c
         if (found.defined() && found.is_same(p)) name = path;
       },
       nn::detail::nothing, nn::detail::nothing);
-  fail<ValueError>(kName,
+  fail<ValueError>(kDdpName,
                    "the parameter {} ({}) is not one of those it was made with: after replacing or copying "
                    "parameters, or asking for gradients of more of them, make a new {}",
-                   name, p, kName);
+                   name, p, kDdpName);
 }
 
 void Reducer::find_buffers(nn::ModuleBase& module) {
   TensorList met = visit(module).buffers;
-  check<ValueError>(met.size() == buffer_visits_.size(), kName,
+  check<ValueError>(met.size() == buffer_visits_.size(), kDdpName,
                     "the module had {} buffers and has {} now: give it all before it is wrapped", buffer_visits_.size(),
                     met.size());
   std::lock_guard lock(mutex_);
@@ -243,7 +242,7 @@ void Reducer::watch(const TensorList& outputs) {
           std::lock_guard lock(self->mutex_);
           self->begin_pass();
         } else {
-          check<Error>(!after_backward([](bool) {}), kName,
+          check<Error>(!after_backward([](bool) {}), kDdpName,
                        "backward runs through the output of one that is gone, and nobody would average gradients: "
                        "keep it until backward has run");
         }
@@ -262,7 +261,7 @@ void Reducer::set_samples(double count) {
 std::optional<double> Reducer::weight_of_pass() const {
   std::lock_guard lock(mutex_);
   if (!pass_.active) return {};
-  check<ValueError>(pass_.syncing && earlier_samples_ == 0, kName,
+  check<ValueError>(pass_.syncing && earlier_samples_ == 0, kDdpName,
                     "batch norms over all ranks, averages by samples and no_sync() do not go together: how much this "
                     "rank's part counts is not known before the last one. Average by ranks, and scale the losses");
   return pass_.samples;
@@ -292,7 +291,7 @@ void Reducer::check_equal() {
   comm::PurposeGuard purpose("check_equal() of a DistributedDataParallel");
   NamedTensors list;
   for (const Entry& e : entries_) list.emplace_back(e.name, e.parameter);
-  check_equal_bits(kName, list, collective());
+  check_equal_bits(kDdpName, list, collective());
 }
 
 // ---- A pass
@@ -309,7 +308,7 @@ bool Reducer::begin_pass(const Entry* come) {
   pass_.active = true;
   pass_.syncing = no_sync_ == 0;
   pass_.with_graph = grad_enabled();
-  check<ValueError>(!pass_.syncing || options_.average != Average::samples || next_samples_, kName,
+  check<ValueError>(!pass_.syncing || options_.average != Average::samples || next_samples_, kDdpName,
                     "gradients are averaged by samples: call set_samples() before backward");
   pass_.samples = std::exchange(next_samples_, {}).value_or(0);
   if (pass_.syncing) begin_sync(false);
@@ -321,7 +320,7 @@ bool Reducer::begin_pass(const Entry* come) {
 void Reducer::refuse_broken(const Entry* come) const {
   if (!after_backward([](bool) {})) return;  // it is for grad(), and goes to no parameter
   auto replaced = [&](const Entry& e) { return has_newer(e.parameter, number_); };
-  check<Error>(come ? replaced(*come) : std::all_of(entries_.begin(), entries_.end(), replaced), kName, kBroken,
+  check<Error>(come ? replaced(*come) : std::all_of(entries_.begin(), entries_.end(), replaced), kDdpName, kBroken,
                broken_);
 }
 
@@ -376,8 +375,9 @@ void Reducer::accumulated(size_t index) {
 void Reducer::take(Entry& e) {
   GradientSink& sink = gradient_sink();
   Tensor g = sink.gradient(e.parameter);
-  check<ValueError>(g.defined(), kName,
-                    "the gradient of {} is gone as soon as it came: another {} has the same parameters", e.name, kName);
+  check<ValueError>(g.defined(), kDdpName,
+                    "the gradient of {} is gone as soon as it came: another {} has the same parameters", e.name,
+                    kDdpName);
   sink.set_gradient(e.parameter, {});
   Bucket* b = e.bucket < 0 ? nullptr : &buckets_[static_cast<size_t>(e.bucket)];
   if (g.is_sparse()) {
@@ -444,7 +444,7 @@ void Reducer::check_given(const Bucket& b) {
   bool same = b.content.gradients.size() + 1 == b.given.size() && b.content.buffer.is_same(b.given.back());
   for (size_t i = 0; same && i < b.content.gradients.size(); ++i) same = b.content.gradients[i].is_same(b.given[i]);
   check<ValueError>(
-      same, kName,
+      same, kDdpName,
       "the hook put another tensor in the place of bucket.buffer or of one of bucket.gradients: it has to "
       "write into them, for example by copy_() or mul_()");
 }

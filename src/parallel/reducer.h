@@ -38,6 +38,8 @@
 
 namespace tutti::parallel {
 
+inline constexpr const char* kDdpName = "DistributedDataParallel";  // in errors
+
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   static std::shared_ptr<Reducer> make(nn::ModuleBase& module, const DdpOptions& options);

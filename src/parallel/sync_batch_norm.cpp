@@ -10,7 +10,7 @@
 namespace tutti::parallel {
 namespace {
 
-constexpr const char* kPurpose =
+constexpr const char* kStatisticsPurpose =
     "*SyncBatchNorm: the statistics of all ranks' batches, or their gradients "
     "(inside of join() the batch norms belong among its parts)";
 
@@ -38,7 +38,7 @@ struct Exchange {
   }
   static void shadow(const Group& group, int64_t mode) {
     NoGrad guard;
-    comm::PurposeGuard purpose(kPurpose);
+    comm::PurposeGuard purpose(kStatisticsPurpose);
     Tensor mine = zeros({mode >> 9}, {.dtype = static_cast<DType>(mode >> 1 & 0xff)});
     Tensor all = zeros({group.size() * mine.numel()}, {.dtype = mine.dtype()});
     if (mode & 1)
@@ -77,7 +77,7 @@ Tensor Gather::forward(const Tensor& x, const ExchangePtr& e) {
   empty = x[-1].item<double>() == 0;  // the number of values stands last
   e->announce(true, x);
   Tensor all = zeros({e->group.size() * x.numel()}, {.dtype = x.dtype(), .device = x.device()});
-  comm::PurposeGuard purpose(kPurpose);
+  comm::PurposeGuard purpose(kStatisticsPurpose);
   all_gather(all, x, {.group = e->group});
   return all;
 }
@@ -86,7 +86,7 @@ Tensor Scatter::forward(const Tensor& x, const ExchangePtr& e) {
   exchange = e;
   Tensor mine = zeros({x.numel() / e->group.size()}, {.dtype = x.dtype(), .device = x.device()});
   e->announce(false, mine);
-  comm::PurposeGuard purpose(kPurpose);
+  comm::PurposeGuard purpose(kStatisticsPurpose);
   reduce_scatter(mine, x.contiguous(), {.group = e->group});
   return mine;
 }

@@ -10,9 +10,9 @@
 namespace tutti::pointwise {
 namespace {
 
-constexpr int64_t kLine = 64;             // bytes
-constexpr int64_t kLeastElements = 1024;  // fewer are in the cache anyhow
-constexpr int64_t kGrain = 64 << 10;      // bytes a thread takes at a time
+constexpr int64_t kLine = 64;              // bytes
+constexpr int64_t kLeastElements = 1024;   // fewer are in the cache anyhow
+constexpr int64_t kGrainBytes = 64 << 10;  // bytes a thread takes at a time
 
 struct Dim {
   int64_t size, to, from;  // strides in elements
@@ -42,7 +42,7 @@ void copy_blocks(T* to, const T* from, const Dim& row, const Dim& column, const 
   int64_t outer = 1;
   for (const Dim& d : rest) outer *= d.size;
   int64_t strips = (column.size + side - 1) / side;
-  auto grain = std::max<int64_t>(1, kGrain / (side * row.size * static_cast<int64_t>(sizeof(T))));
+  auto grain = std::max<int64_t>(1, kGrainBytes / (side * row.size * static_cast<int64_t>(sizeof(T))));
   parallel_for(outer * strips, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t index = i / strips, c = i % strips * side, at_to = c * column.to, at_from = c;

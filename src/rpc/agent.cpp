@@ -14,7 +14,6 @@
 namespace tutti::rpc::detail {
 namespace {
 
-constexpr const char* kOperation = "rpc";
 thread_local const Running* current_call = nullptr;
 thread_local bool waits_for_credit = true;
 
@@ -49,9 +48,9 @@ std::exception_ptr error_of(const std::string& kind, int rank, const std::string
       Context mine = context();
       mine.rank = rank;
       ContextGuard guard(std::move(mine));
-      throw RemoteError(text, kOperation, type);
+      throw RemoteError(text, kRpcOperation, type);
     }
-    if (kind == "RankFailure") throw RankFailure(text, kOperation);
+    if (kind == "RankFailure") throw RankFailure(text, kRpcOperation);
     comm::rethrow_as(kind, rank, text);
   } catch (...) {
     return std::current_exception();
@@ -99,7 +98,7 @@ int Agent::number_of(const To& to) const {
   }
   std::string names, wanted = to.name.empty() ? fmt::format("of rank {}", to.rank) : fmt::format("'{}'", to.name);
   for (const Worker& w : workers_) names += fmt::format("{}{} (rank {})", names.empty() ? "" : ", ", w.name, w.rank);
-  fail<ValueError>(kOperation, "there is no worker {}, called at {}:{}; there are: {}", wanted, to.where.file_name(),
+  fail<ValueError>(kRpcOperation, "there is no worker {}, called at {}:{}; there are: {}", wanted, to.where.file_name(),
                    to.where.line(), names);
 }
 
@@ -126,7 +125,7 @@ std::exception_ptr Agent::loss(int peer, const Pending& p) const {
   const Worker& w = worker(peer);
   return std::make_exception_ptr(RankFailure(fmt::format("rpc: worker '{}' (rank {}) is lost: {}; it was {}", w.name,
                                                          w.rank, peers_[static_cast<size_t>(peer)].why, p.where()),
-                                             kOperation));
+                                             kRpcOperation));
 }
 
 // Whoever is itself being called does not wait: the calls that it would wait for may wait for it.
@@ -141,7 +140,7 @@ void Agent::await_credit(const CallPlan& plan, size_t bytes, Clock::time_point d
       peer.waiting.push_back(less);
     }
     check<TimeoutError>(
-        executor_.wait(*less, deadline), kOperation,
+        executor_.wait(*less, deadline), kRpcOperation,
         "worker '{}' is slow: {} could not be sent in its time, {}, since calls to it that it has not answered take "
         "more than {} bytes (SessionOptions::max_bytes)",
         worker(plan.to).name, function_name(plan.key), Pending::where(plan.file, plan.line, plan.made_at),
@@ -178,7 +177,7 @@ std::optional<Pending> Agent::take_pending(uint64_t number) {
 }
 
 void Agent::call(const CallPlan& plan, Message message, const std::shared_ptr<FutureCore>& result) {
-  check<ValueError>(!stopped_.load(), kOperation, "the session of worker '{}' is over", worker(me_).name);
+  check<ValueError>(!stopped_.load(), kRpcOperation, "the session of worker '{}' is over", worker(me_).name);
   auto timeout = plan.timeout.count() > 0 ? plan.timeout : std::chrono::nanoseconds(options_.timeout);
   auto deadline = Clock::now() + timeout;
   size_t bytes = message.bytes();
@@ -298,7 +297,7 @@ void Agent::expired(FutureCore& future) {
           std::chrono::duration<double>(p.timeout).count(), worker(p.peer).name);
     }
   }
-  if (future.try_fail(std::make_exception_ptr(TimeoutError(text, kOperation)))) cancelled(future);
+  if (future.try_fail(std::make_exception_ptr(TimeoutError(text, kRpcOperation)))) cancelled(future);
 }
 
 void Agent::expire_calls() {
@@ -360,7 +359,7 @@ void Agent::take_lease(const Message& message) {
   auto exists = [&](int worker) { return worker >= 0 && worker < size(); };
   check<ValueError>(
       m.kind >= LeaseMessage::take && m.kind <= LeaseMessage::give_back && exists(m.id.maker) && exists(m.id.owner),
-      kOperation, "a message about a lease that cannot be");
+      kRpcOperation, "a message about a lease that cannot be");
   references_.take(message.from, m);
 }
 
@@ -423,7 +422,7 @@ struct Answer::State {
 
   ~State() {
     if (sent.exchange(true)) return;
-    auto error = std::make_exception_ptr(InternalError("rpc: the function ended without an answer", kOperation));
+    auto error = std::make_exception_ptr(InternalError("rpc: the function ended without an answer", kRpcOperation));
     finish(failure_message(error), error);
   }
   void finish(Message message, const std::exception_ptr& error) {
@@ -459,14 +458,14 @@ void Answer::fail(const std::exception_ptr& error) const {
 }
 
 void Answer::keep(std::shared_ptr<void> object, const std::type_info& type) const {
-  check<ValueError>(state_->making.has_value(), kOperation, "a call that makes an object does not say which");
+  check<ValueError>(state_->making.has_value(), kRpcOperation, "a call that makes an object does not say which");
   state_->agent->references().put(*state_->making, std::move(object), &type, nullptr);
   state_->making.reset();
 }
 
 std::shared_ptr<void> Answer::object(Reader& in, const std::type_info& type) const {
   auto handle = in.reference();
-  check<ValueError>(handle != nullptr, kOperation, "an undefined reference was called");
+  check<ValueError>(handle != nullptr, kRpcOperation, "an undefined reference was called");
   return state_->agent->references().get(handle->id, type == typeid(void) ? nullptr : &type);
 }
 
@@ -493,10 +492,10 @@ void Agent::handle(Message message) {
       }
     if (inside.distributed_autograd) state->context = inside;
     ContextGuard guard(std::move(inside));
-    check<CancelledError>(!stopped_.load() && !cancelled, kOperation,
+    check<CancelledError>(!stopped_.load() && !cancelled, kRpcOperation,
                           "the call was cancelled, or worker '{}' has ended its session", worker(me_).name);
     const Function* function = find_function(message.function);
-    check<ValueError>(function != nullptr, kOperation,
+    check<ValueError>(function != nullptr, kRpcOperation,
                       "worker '{}' does not know the function: do all workers run the same program? Functions that it "
                       "does not call itself it must expose()",
                       worker(me_).name);

@@ -25,6 +25,8 @@ namespace tutti::rpc::detail {
 
 using Clock = std::chrono::steady_clock;
 
+inline constexpr const char* kSessionOperation = "rpc::Session";  // in errors
+
 class Link {
  public:
   virtual ~Link() = default;

@@ -14,7 +14,6 @@ namespace tutti::rpc {
 namespace detail {
 namespace {
 
-constexpr const char* kOperation = "rpc";
 constexpr size_t kMaxText = 4096;   // of a type's name, and of where a reference was made
 constexpr size_t kOwnCopy = 32768;  // tensors of up to so many bytes do not keep the whole message alive
 constexpr int kMaxDepth = 200;
@@ -23,9 +22,9 @@ std::atomic<const MessageHooks*> the_hooks{nullptr};
 
 enum TensorKind : uint8_t { kUndefined, kDense, kChannelsLast, kMeta, kNumber, kSparse, kCoalesced, kTensorKinds };
 
-size_t bytes_of(const Tensor& t) {
+size_t tensor_bytes(const Tensor& t) {
   if (!t.defined() || t.device().is_meta()) return 0;
-  if (t.is_sparse()) return bytes_of(t.indices()) + bytes_of(t.values());
+  if (t.is_sparse()) return tensor_bytes(t.indices()) + tensor_bytes(t.values());
   return static_cast<size_t>(t.numel()) * t.element_size();
 }
 
@@ -99,7 +98,7 @@ class Packer {
     io::put(table, static_cast<uint8_t>(t.dtype()));
     io::put(table, static_cast<uint8_t>(t.device().kind));
     io::put(table, t.device().index);
-    check<ValueError>(t.sizes().size() <= io::kMaxDims, kOperation, "{} has too many dims for a message", t);
+    check<ValueError>(t.sizes().size() <= io::kMaxDims, kRpcOperation, "{} has too many dims for a message", t);
     io::put(table, static_cast<uint8_t>(t.sizes().size()));
     for (int64_t size : t.sizes()) io::put(table, size);
   }
@@ -109,7 +108,7 @@ class Packer {
     table += text;
   }
   void data(Tensor t) {
-    size_t bytes = bytes_of(t);
+    size_t bytes = tensor_bytes(t);
     if (bytes == 0) return;
     uint64_t at = aligned(packed_.header.data_bytes);
     parts_.push_back({std::move(t), at, bytes});
@@ -137,7 +136,7 @@ Tensor copy_of(const Tensor& given) {
 
 size_t Message::bytes() const {
   size_t sum = sizeof(Message) + body.size() + extension.size();
-  for (const Tensor& t : tensors) sum += bytes_of(t);
+  for (const Tensor& t : tensors) sum += tensor_bytes(t);
   return sum + references.size() * sizeof(RefRecord);
 }
 
@@ -157,7 +156,7 @@ Packed pack(Message&& m) {
     for (const RefRecord& r : m.references) packer.reference(r);
     packer.gather();
   }
-  check<ValueError>(packer.table.size() <= kMaxTable && m.extension.size() <= kMaxTable, kOperation,
+  check<ValueError>(packer.table.size() <= kMaxTable && m.extension.size() <= kMaxTable, kRpcOperation,
                     "a message of {} tensors and {} references is too large; send it in parts", m.tensors.size(),
                     m.references.size());
   h.table_bytes = static_cast<uint32_t>(packer.table.size());
@@ -200,14 +199,14 @@ class Unpacker {
     if (table_.empty()) return;
     for (uint32_t left = count(1); left > 0; --left) m.tensors.push_back(tensor(true));
     for (uint32_t left = count(32); left > 0; --left) m.references.push_back(reference());
-    check<ValueError>(table_.empty(), kOperation, "a message has {} bytes after its table", table_.size());
-    check<ValueError>(data_.empty(), kOperation, "a message has {} bytes after its tensors", data_.size());
+    check<ValueError>(table_.empty(), kRpcOperation, "a message has {} bytes after its table", table_.size());
+    check<ValueError>(data_.empty(), kRpcOperation, "a message has {} bytes after its tensors", data_.size());
   }
 
  private:
   template <class T>
   T number() {
-    check<ValueError>(table_.size() >= sizeof(T), kOperation, "a message's table ends too early");
+    check<ValueError>(table_.size() >= sizeof(T), kRpcOperation, "a message's table ends too early");
     T value;
     std::memcpy(&value, table_.data(), sizeof value);
     table_.remove_prefix(sizeof value);
@@ -215,13 +214,14 @@ class Unpacker {
   }
   uint32_t count(size_t each) {
     auto n = number<uint32_t>();
-    check<ValueError>(n <= table_.size() / each, kOperation, "a message says that {} follow in {} bytes", n,
+    check<ValueError>(n <= table_.size() / each, kRpcOperation, "a message says that {} follow in {} bytes", n,
                       table_.size());
     return n;
   }
   std::string text() {
     auto size = number<uint32_t>();
-    check<ValueError>(size <= kMaxText && size <= table_.size(), kOperation, "a text of {} bytes in a message", size);
+    check<ValueError>(size <= kMaxText && size <= table_.size(), kRpcOperation, "a text of {} bytes in a message",
+                      size);
     std::string result(table_.substr(0, size));
     table_.remove_prefix(size);
     return result;
@@ -229,27 +229,28 @@ class Unpacker {
 
   Tensor tensor(bool sparse_allowed) {
     auto kind = number<uint8_t>();
-    check<ValueError>(kind < kTensorKinds, kOperation, "a message has a tensor of kind {}, which there is not", kind);
+    check<ValueError>(kind < kTensorKinds, kRpcOperation, "a message has a tensor of kind {}, which there is not",
+                      kind);
     if (kind == kUndefined) return {};
     auto dtype = number<uint8_t>(), device_kind = number<uint8_t>();
     auto index = number<int16_t>();
-    check<ValueError>(dtype < kDTypes && device_kind < kDeviceKinds && index >= 0, kOperation,
+    check<ValueError>(dtype < kDTypes && device_kind < kDeviceKinds && index >= 0, kRpcOperation,
                       "a message has a tensor of dtype {} on device {}:{}, which there are not", dtype, device_kind,
                       index);
     Shape sizes;
     auto dims = number<uint8_t>();
     for (int d = 0; d < dims; ++d) sizes.push_back(number<int64_t>());
     uint64_t bytes = 0;
-    check<ValueError>(io::bytes_of(sizes, size_of(static_cast<DType>(dtype)), bytes), kOperation,
+    check<ValueError>(io::bytes_of(sizes, size_of(static_cast<DType>(dtype)), bytes), kRpcOperation,
                       "a message has a tensor of shape {}, which cannot be", sizes);
     Options options{.dtype = static_cast<DType>(dtype), .device = Device(static_cast<DeviceKind>(device_kind), index)};
-    check<ValueError>((kind == kMeta) == options.device->is_meta(), kOperation,
+    check<ValueError>((kind == kMeta) == options.device->is_meta(), kRpcOperation,
                       "a message has a tensor on {} with values of kind {}", *options.device, kind);
     if (kind == kMeta) return empty(sizes, options);
     if (kind == kSparse || kind == kCoalesced) {
-      check<ValueError>(sparse_allowed, kOperation, "a message has a sparse tensor inside of a sparse tensor");
+      check<ValueError>(sparse_allowed, kRpcOperation, "a message has a sparse tensor inside of a sparse tensor");
       Tensor indices = tensor(false), values = tensor(false);
-      check<ValueError>(indices.defined() && values.defined() && values.dtype() == *options.dtype, kOperation,
+      check<ValueError>(indices.defined() && values.defined() && values.dtype() == *options.dtype, kRpcOperation,
                         "a message has a sparse tensor without indices or values");
       Tensor result = sparse_coo(indices, values, sizes);
       return kind == kCoalesced ? result.coalesce() : result;
@@ -259,11 +260,11 @@ class Unpacker {
 
   Tensor dense(TensorKind kind, const Shape& sizes, const Options& options, uint64_t bytes) {
     uint64_t taken = std::min<uint64_t>(aligned(bytes), data_.size());
-    check<ValueError>(bytes <= data_.size(), kOperation, "a message has {} bytes for a tensor of shape {}",
+    check<ValueError>(bytes <= data_.size(), kRpcOperation, "a message has {} bytes for a tensor of shape {}",
                       data_.size(), sizes);
     std::string_view memory = data_.substr(0, bytes);
     data_.remove_prefix(taken);
-    check<ValueError>(kind != kChannelsLast || sizes.size() == 4, kOperation,
+    check<ValueError>(kind != kChannelsLast || sizes.size() == 4, kRpcOperation,
                       "a message has a channels-last tensor of shape {}", sizes);
     Shape shape = sizes;
     if (kind == kChannelsLast) shape = {sizes[0], sizes[2], sizes[3], sizes[1]};
@@ -298,7 +299,7 @@ class Unpacker {
 
 Message unpack(const WireHeader& h, std::string_view bytes, const std::shared_ptr<void>& owner) {
   std::string wrong = defect(h, bytes.size());
-  check<ValueError>(wrong.empty(), kOperation, "a message that cannot be: {}", wrong);
+  check<ValueError>(wrong.empty(), kRpcOperation, "a message that cannot be: {}", wrong);
   Message m;
   m.kind = static_cast<Kind>(h.kind);
   m.from = static_cast<int>(h.from);
@@ -316,8 +317,6 @@ Message unpack(const WireHeader& h, std::string_view bytes, const std::shared_pt
 }  // namespace detail
 
 // ---- Values
-
-using detail::kOperation;
 
 void Writer::bytes(const void* data, size_t size) {
   if (size > 0) message_.body.append(static_cast<const char*>(data), size);
@@ -363,8 +362,8 @@ void Reader::end() const {
 }
 void Reader::wrong(const std::string& what) const {
   fail<ValueError>(
-      kOperation, "a message does not hold what the program expects: it wants {}. Do all workers run the same program?",
-      what);
+      detail::kRpcOperation,
+      "a message does not hold what the program expects: it wants {}. Do all workers run the same program?", what);
 }
 Reader::Level::Level(Reader& reader) : reader_(reader) {
   if (++reader.depth_ > detail::kMaxDepth) {

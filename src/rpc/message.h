@@ -22,6 +22,8 @@
 
 namespace tutti::rpc::detail {
 
+inline constexpr const char* kRpcOperation = "rpc";  // in errors
+
 class RefHandle;
 
 enum class Kind : uint8_t { call = 1, answer, failure, cancel, lease, goodbye, hello };

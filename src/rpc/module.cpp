@@ -7,13 +7,13 @@
 
 namespace tutti::rpc::detail {
 
-constexpr const char* kOperation = "RemoteModule";
+constexpr const char* kModuleOperation = "RemoteModule";
 
 ModulePlace::ModulePlace(std::string_view text, To::Where where) : where(where) {
   size_t slash = text.find('/');
   worker = text.substr(0, slash);
   if (slash != std::string_view::npos) device = text.substr(slash + 1);
-  check<ValueError>(!worker.empty() && (slash == std::string_view::npos || !device.empty()), kOperation,
+  check<ValueError>(!worker.empty() && (slash == std::string_view::npos || !device.empty()), kModuleOperation,
                     "'{}' does not say where: \"worker1\", \"worker1/cpu\" or \"worker1/cuda:0\"", text);
   if (!device.empty()) (void)Device(std::string_view(device));  // throws here, not there
 }
@@ -59,7 +59,7 @@ void without_drawing(const std::function<void()>& f) {
 }
 
 void cannot_make_here(const std::type_info& type) {
-  fail<ValueError>(kOperation,
+  fail<ValueError>(kModuleOperation,
                    "this handle came from another worker, which does not tell how the {} was made: say it again, "
                    "to_here(arguments...)",
                    short_name(type));

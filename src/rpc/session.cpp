@@ -22,7 +22,6 @@ namespace tutti::rpc {
 namespace detail {
 namespace {
 
-constexpr const char* kOperation = "rpc::Session";
 constexpr int kLook = 20;  // milliseconds between looks at what takes too long
 
 /// The agents of this process, by the numbers that they tell each other.
@@ -64,15 +63,16 @@ Agent::Agent(SessionOptions options, Group group, Context context)
 std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
   SessionOptions options = given;
   Group group = options.group.defined() ? options.group : world();
-  check<ValueError>(group.rank() >= 0, kOperation, "this rank is not in the group of the session");
-  check<ValueError>(options.threads >= 1, kOperation, "a session needs a thread at least, not {}", options.threads);
-  check<ValueError>(options.timeout.count() > 0, kOperation, "the timeout is {} ms", options.timeout.count());
-  check<ValueError>(options.max_bytes > 0, kOperation, "max_bytes is 0: no call could be made");
+  check<ValueError>(group.rank() >= 0, kSessionOperation, "this rank is not in the group of the session");
+  check<ValueError>(options.threads >= 1, kSessionOperation, "a session needs a thread at least, not {}",
+                    options.threads);
+  check<ValueError>(options.timeout.count() > 0, kSessionOperation, "the timeout is {} ms", options.timeout.count());
+  check<ValueError>(options.max_bytes > 0, kSessionOperation, "max_bytes is 0: no call could be made");
   (void)tutti::world();
   auto state = std::static_pointer_cast<comm::RankGroup>(tutti::context().world)->state;
   // Before it waits for others, who need not be making one.
   if (auto other = std::static_pointer_cast<Agent>(state->guest()))
-    fail<ValueError>(kOperation, "this rank has a session already, as worker '{}': it is to end first",
+    fail<ValueError>(kSessionOperation, "this rank has a session already, as worker '{}': it is to end first",
                      other->worker(other->me()).name);
   check_functions();
   int rank = group.ranks()[static_cast<size_t>(group.rank())];
@@ -113,7 +113,7 @@ std::shared_ptr<Agent> Agent::start(const SessionOptions& given) {
     all = all_gather_object(mine, {.group = agent->group_});
     for (const Introduction& i : all)
       if (i.name.empty() && defect.empty()) defect = "a rank has a session already";
-    check<ValueError>(defect.empty(), kOperation, "{}", defect);
+    check<ValueError>(defect.empty(), kSessionOperation, "{}", defect);
     agent->meet(all);
     if (shm) agent->make_links(std::move(shm), all);
   } catch (...) {
@@ -134,7 +134,7 @@ void Agent::meet(const std::vector<Introduction>& all) {
     Worker w{i.name, group_.ranks()[static_cast<size_t>(k)]};
     auto [it, fresh] = by_name_.emplace(w.name, k);
     if (!fresh)
-      fail<MismatchError>(kOperation, "ranks {} and {} both have the name '{}'", worker(it->second).rank, w.rank,
+      fail<MismatchError>(kSessionOperation, "ranks {} and {} both have the name '{}'", worker(it->second).rank, w.rank,
                           w.name);
     by_rank_[w.rank] = k;
     workers_.push_back(std::move(w));

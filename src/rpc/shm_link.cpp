@@ -41,7 +41,6 @@ namespace {
 using comm::Segment;
 using io::Descriptor;
 
-constexpr const char* kOperation = "rpc::Session";
 constexpr size_t kPiece = 16 << 10;  // is copied before the other side is told: it copies the one before meanwhile
 constexpr size_t kSmall = 32 << 10;  // messages of up to so many bytes own no memory
 constexpr size_t kLent = 128 << 10;  // data of so many bytes are lent: of less, reading them elsewhere takes longer
@@ -81,7 +80,8 @@ struct Address {
   sockaddr_un name{};
   socklen_t length = 0;
   explicit Address(const std::string& text) {
-    check<ConnectionError>(text.size() < sizeof name.sun_path, kOperation, "an address of {} bytes", text.size());
+    check<ConnectionError>(text.size() < sizeof name.sun_path, kSessionOperation, "an address of {} bytes",
+                           text.size());
     name.sun_family = AF_UNIX;
     std::memcpy(name.sun_path + 1, text.data(), text.size());  // after a zero: it is no file
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
@@ -176,7 +176,7 @@ ShmLink::ShmLink(Descriptor socket, const LinkPlan& plan, bool lends)
   memory_ = Descriptor(::memfd_create("tutti-rpc", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   check<MemoryError>(memory_.get() >= 0 && ::ftruncate(memory_.get(), static_cast<off_t>(bytes_)) == 0 &&
                          ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0,
-                     kOperation, "{} bytes of shared memory cannot be had: {}", bytes_, std::strerror(errno));
+                     kSessionOperation, "{} bytes of shared memory cannot be had: {}", bytes_, std::strerror(errno));
   segment_ = Segment::of(::fcntl(memory_.get(), F_DUPFD_CLOEXEC, 0), bytes_);
   mine_ = reinterpret_cast<Shared*>(segment_.data());
 }
@@ -226,7 +226,7 @@ bool ShmLink::greet(int to) {
   int fd = memory_.get();
   std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
   if (::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
-  check<ConnectionError>(errno == EAGAIN || errno == EINTR || errno == ENOBUFS, kOperation,
+  check<ConnectionError>(errno == EAGAIN || errno == EINTR || errno == ENOBUFS, kSessionOperation,
                          "worker number {} cannot be reached on this host: {}", to, std::strerror(errno));
   return false;
 }
@@ -257,7 +257,7 @@ void ShmLink::hear_greeting() {
   struct stat is{};
   check<ConnectionError>(p.mine && ::fstat(memory.get(), &is) == 0 && static_cast<size_t>(is.st_size) == bytes_ &&
                              (::fcntl(memory.get(), F_GET_SEALS) & F_SEAL_SHRINK) != 0,
-                         kOperation,
+                         kSessionOperation,
                          "what worker number {} shares is not what it should be: do all workers run the "
                          "same program?",
                          greeting.from);
@@ -286,12 +286,12 @@ void ShmLink::meet(const LinkPlan& plan) {
       if (!p.greeted || !p.shared) missing = k;
     }
     if (missing < 0) break;
-    check<ConnectionError>(Clock::now() < until, kOperation, "nothing was heard of worker number {} in {:.3g} s",
+    check<ConnectionError>(Clock::now() < until, kSessionOperation, "nothing was heard of worker number {} in {:.3g} s",
                            missing, std::chrono::duration<double>(plan.timeout).count());
     if (::poll(polls.data(), polls.size(), waits ? 1 : 100) == 0) plan.check();
     if (polls[0].revents) hear_greeting();
     for (size_t k = 1; k < polls.size(); ++k)
-      check<ConnectionError>(polls[k].revents == 0 || peer(others_[k - 1]).shared, kOperation,
+      check<ConnectionError>(polls[k].revents == 0 || peer(others_[k - 1]).shared, kSessionOperation,
                              "worker number {} ended before it had a session", others_[k - 1]);
   }
   memory_ = Descriptor();
@@ -563,8 +563,9 @@ class ShmOpening final : public Opening {
     name_ = "tutti-rpc-";
     for (size_t k = 0; k < 16; ++k) name_ += fmt::format("{:02x}", random[k]);
     Address address(name_);
-    check<ConnectionError>(socket_.get() >= 0 && ::bind(socket_.get(), address.get(), address.length) == 0, kOperation,
-                           "a socket for workers of this host cannot be made: {}", std::strerror(errno));
+    check<ConnectionError>(socket_.get() >= 0 && ::bind(socket_.get(), address.get(), address.length) == 0,
+                           kSessionOperation, "a socket for workers of this host cannot be made: {}",
+                           std::strerror(errno));
   }
   std::string address() const override { return name_; }
   std::unique_ptr<Link> connect(LinkPlan plan) override {

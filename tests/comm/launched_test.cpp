@@ -20,12 +20,12 @@ namespace {
 using testing::HasSubstr;
 
 // A starter's variables, for the lifetime of the object. Threads made meanwhile see them first.
-struct Variables {
-  Variables(const char* rank, const char* size) {
+struct StarterVariables {
+  StarterVariables(const char* rank, const char* size) {
     ::setenv("RANK", rank, 1);
     ::setenv("WORLD_SIZE", size, 1);
   }
-  ~Variables() {
+  ~StarterVariables() {
     ::unsetenv("RANK");
     ::unsetenv("WORLD_SIZE");
   }
@@ -33,7 +33,7 @@ struct Variables {
 void in_thread(const std::function<void()>& body) { std::thread(body).join(); }
 
 TEST(Launched, SamplersKnowTheirShareBeforeTheWorldIsFound) {
-  Variables variables("1", "4");
+  StarterVariables variables("1", "4");
   in_thread([] {
     EXPECT_EQ(context().rank, 1);
     EXPECT_EQ(context().world_size, 4);
@@ -47,7 +47,7 @@ TEST(Launched, RanksDrawNumbersOfTheirOwnAsSpawnedOnesDo) {
   spawn_ranks(4, [&] {
     if (rank() == 3) spawned = rand({5}).to_vector<float>();
   });
-  Variables variables("3", "4");
+  StarterVariables variables("3", "4");
   in_thread([&] {
     EXPECT_EQ(rand({5}).to_vector<float>(), spawned);
     EXPECT_EQ(generator().rank(), 3);
@@ -57,7 +57,7 @@ TEST(Launched, RanksDrawNumbersOfTheirOwnAsSpawnedOnesDo) {
 
 TEST(Launched, NonsenseIsLeftToTheWorldToComplainOf) {
   for (auto [rank, size] : {std::pair{"4", "4"}, {"-1", "2"}, {"one", "2"}}) {
-    Variables variables(rank, size);
+    StarterVariables variables(rank, size);
     in_thread([] {
       EXPECT_EQ(context().rank, -1);
       EXPECT_EQ(data::distributed_sampler(10).size(), 10u);

@@ -14,12 +14,13 @@
 #include "tutti/comm.h"
 #include "tutti/ops.h"
 
-namespace tutti {
+namespace tutti::comm {
 namespace {
 
 using namespace std::chrono_literals;
-using namespace comm;  // NOLINT
-using namespace test;  // NOLINT
+using test::one_host_ways;
+using test::Shared;
+using test::Way;
 
 /// How long a rank waits before it does something that races with another's doing: each round that one of the two wins
 /// moves the next towards the other, so that most rounds are close.
@@ -42,8 +43,8 @@ class Closing {
 
 /// Two ranks in one process, which know each other by shared memory only: the same code as of two processes, without
 /// the time that those take to start.
-struct Two {
-  explicit Two(int round) : name(fmt::format("tutti-leave-{}-{}", ::getpid(), round)) {
+struct TwoRanks {
+  explicit TwoRanks(int round) : name(fmt::format("tutti-leave-{}-{}", ::getpid(), round)) {
     EXPECT_EQ(::ftruncate(memory, static_cast<off_t>(SharedWorld::bytes(2))), 0);
     for (int r = 0; r < 2; ++r) {
       worlds[r] = std::make_shared<ProcessWorld>(Segment::of(::dup(memory), SharedWorld::bytes(2)), name, r, 2,
@@ -51,12 +52,12 @@ struct Two {
       groups[r] = worlds[r]->group({0, 1}, 0, 0);
     }
   }
-  ~Two() {
+  ~TwoRanks() {
     ::close(memory);
     Segment::remove_all(name);
   }
-  Two(const Two&) = delete;
-  Two& operator=(const Two&) = delete;
+  TwoRanks(const TwoRanks&) = delete;
+  TwoRanks& operator=(const TwoRanks&) = delete;
 
   std::string name;
   int memory = ::memfd_create("two", MFD_CLOEXEC);
@@ -83,7 +84,7 @@ template <class Leave>
 void race(int rounds, int64_t count, Memory memory, const Leave& leave) {
   Closing closing;
   for (int round = 0; round < rounds; ++round) {
-    Two two(round);
+    TwoRanks two(round);
     std::vector<float> own[2];
     std::shared_ptr<std::byte> parts[2];
     float* numbers[2];
@@ -154,7 +155,7 @@ TEST(Leaving, ACallInGroupMemoryWhenTimeIsOver) { race(100, 4'000, Memory::of_gr
 
 // What a rank shows the others of its host goes where there is room for so much, and no more.
 TEST(Sharing, IsOfAsMuchAsThereIsRoomFor) {
-  Two two(0);
+  TwoRanks two(0);
   std::vector<std::byte> most(ShmGroup::kShare, std::byte{5}), more(ShmGroup::kShare + 1);
   EXPECT_THROW(two.groups[0]->share(more), InternalError);
   uint64_t number = two.groups[0]->share(most);
@@ -245,4 +246,4 @@ TEST(Leaving, NothingRunsInPlaceOfACallThatIsTakenOut) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::comm

@@ -229,7 +229,7 @@ TEST(Processes, GroupsComeAndGoThousandsOfTimes) {
   EXPECT_EQ(shared_files(), 0);
 }
 
-void all_reduce_as(int n) {
+void all_reduce_and_draw_as(int n) {
   EXPECT_EQ(world_size(), n);
   EXPECT_EQ(world().transport(), "shm");
   Tensor x = full({50'000}, rank() + 1);
@@ -249,7 +249,7 @@ TEST(Environment, RankAndWorldSize) {
                             {"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", port},
                             {"TUTTI_SECRET", "for this job"}});
-  start_with(environments, [] { all_reduce_as(3); });
+  start_with(environments, [] { all_reduce_and_draw_as(3); });
 }
 
 TEST(Environment, ChoosesTheTransport) {

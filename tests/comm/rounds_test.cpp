@@ -98,15 +98,15 @@ TEST(Rounds, CallsAfterAMismatchAreWhole) {
 
 // ---- Between hosts
 
-struct Layout {
+struct HostLayout {
   const char* name;
   const char* transport;
   std::vector<int> hosts;  // of four ranks; none: each its own
-  friend std::ostream& operator<<(std::ostream& out, const Layout& l) { return out << l.name; }
+  friend std::ostream& operator<<(std::ostream& out, const HostLayout& l) { return out << l.name; }
 };
 
-std::vector<Layout> layouts() {
-  std::vector<Layout> all;
+std::vector<HostLayout> host_layouts() {
+  std::vector<HostLayout> all;
   if (comm::has_ucx())
     all = {{"ucx", "ucx", {}},
            {"two_hosts", "shm+ucx", {0, 0, 1, 1}},
@@ -116,14 +116,14 @@ std::vector<Layout> layouts() {
   return all;
 }
 
-class HostRounds : public testing::TestWithParam<Layout> {
+class HostRounds : public testing::TestWithParam<HostLayout> {
  protected:
   static void spawn(const std::function<void()>& body) {
     spawn_by(GetParam().transport, GetParam().hosts, 4, body, {});
   }
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HostRounds);
-INSTANTIATE_TEST_SUITE_P(Hosts, HostRounds, testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Hosts, HostRounds, testing::ValuesIn(host_layouts()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 constexpr int64_t kLarge = 100'000;  // numbers that do not go with the facts, and whose slices go in one round

@@ -29,6 +29,10 @@ inline double seconds_since(Clock::time_point start) {
 
 inline const std::string kSecret = "the job's secret";
 
+inline TcpStoreOptions client_of(uint16_t port, const std::string& secret = kSecret) {
+  return {.host = "127.0.0.1", .port = port, .secret = secret, .timeout = 20s};
+}
+
 /// Where handles of one store come from.
 struct Site {
   virtual ~Site() = default;

@@ -18,10 +18,6 @@ using store::Waiting;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-TcpStoreOptions client_of(uint16_t port, const std::string& secret = kSecret) {
-  return {.host = "127.0.0.1", .port = port, .secret = secret, .timeout = 20s};
-}
-
 /// A socket of our own, for saying what no client says.
 struct Raw {
   explicit Raw(uint16_t port) {

@@ -9,10 +9,6 @@
 namespace tutti::test {
 namespace {
 
-TcpStoreOptions client_of(uint16_t port) {
-  return {.host = "127.0.0.1", .port = port, .secret = kSecret, .timeout = 20s};
-}
-
 TEST(TcpStoreWill, IsCarriedOutWhenItsClientIsGone) {
   TcpSite site("127.0.0.1");
   auto others = site.open();

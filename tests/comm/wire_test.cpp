@@ -162,12 +162,12 @@ TEST(FactsOfHosts, ComeToAllRanksByTheirLeader) {
 
 // ---- Engines
 
-struct Engine {
+struct WireEngine {
   const char* name;
   std::unique_ptr<Wire> (*make)(int rank, const StorePtr& store);
 };
-std::vector<Engine> engines() {
-  std::vector<Engine> list;
+std::vector<WireEngine> wire_engines() {
+  std::vector<WireEngine> list;
   if (has_ucx())
     list.push_back({"ucx", [](int r, const StorePtr& store) { return make_ucx_wire(r, 2, store, false); }});
   if (has_gloo())
@@ -180,9 +180,9 @@ using Move = std::function<bool(const std::function<bool()>&)>;
 
 /// Two ranks of one process that have said hello; in a process apart, since what an engine has begun does not survive
 /// the forks of other tests.
-class Wires : public testing::TestWithParam<Engine> {
+class Wires : public testing::TestWithParam<WireEngine> {
  protected:
-  static void run(const Engine& engine, void (*body)(Wires2& wires, const Move& move)) {
+  static void run(const WireEngine& engine, void (*body)(Wires2& wires, const Move& move)) {
     Wires2 wires;
     auto store = std::make_shared<MemoryStore>(60s);
     auto second = std::async(std::launch::async, [&] { return engine.make(1, store); });
@@ -211,7 +211,7 @@ class Wires : public testing::TestWithParam<Engine> {
 #endif
   }
 };
-INSTANTIATE_TEST_SUITE_P(Engines, Wires, testing::ValuesIn(engines()),
+INSTANTIATE_TEST_SUITE_P(Engines, Wires, testing::ValuesIn(wire_engines()),
                          [](const auto& info) { return std::string(info.param.name); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Wires);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/graph/programs.h"
+#include "tests/graph/support.h"
 #include "tests/support/compare.h"
 #include "tutti/tutti.h"
 
@@ -31,11 +32,6 @@ struct Net : nn::Module<Net> {
   TUTTI_FIELDS(stem, block1, block2, head)
   Tensor forward(const Tensor& x) { return head(block2(max_pool2d(block1(relu(stem(x))), 2)).mean({2, 3})); }
 };
-
-Tensor images(const Shape& sizes, uint64_t seed) {
-  manual_seed(seed);
-  return randn(sizes);
-}
 
 size_t count_all(const std::vector<std::shared_ptr<const graph::Graph>>& graphs, const char* name) {
   size_t count = 0;
@@ -107,9 +103,6 @@ TEST(Blocks, InfinityNaNAndLargeNumbers) {
     }
   }
 }
-
-// Some processors have other blocks, which are not kept.
-bool has_blocks() { return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"); }
 
 TEST(Blocks, NothingIsReorderedBetweenConvolutions) {
   if (!has_blocks()) GTEST_SKIP() << "oneDNN has blocks of 16 channels with AVX-512 only";

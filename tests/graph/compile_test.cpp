@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/memory.h"
+#include "tests/graph/support.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect.h"
 #include "tutti/tutti.h"
@@ -13,12 +14,8 @@ namespace tutti {
 namespace {
 
 using test::identical;
+using test::leaf;
 using testing::HasSubstr;
-
-Tensor leaf(const Shape& sizes, uint64_t seed) {
-  manual_seed(seed);
-  return randn(sizes, {.dtype = f64}).requires_grad_();
-}
 
 TEST(Compile, RunsTheGraphAfterTheFirstCall) {
   auto f = compile([](const Tensor& x, const Tensor& y) { return tanh(x * 2 + y).sum(); });

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/memory.h"
+#include "tests/graph/support.h"
 #include "tests/support/compare.h"
 #include "tutti/compile.h"
 #include "tutti/tutti.h"
@@ -11,12 +12,8 @@ namespace tutti {
 namespace {
 
 using test::identical;
-
-Tensor numbers(const Shape& sizes, uint64_t seed) {
-  manual_seed(seed);
-  return randn(sizes, {.dtype = f64});
-}
-Tensor leaf(const Shape& sizes, uint64_t seed) { return numbers(sizes, seed).requires_grad_(); }
+using test::leaf;
+using test::numbers;
 
 class Given : public testing::TestWithParam<const char*> {
  protected:

@@ -30,7 +30,7 @@ class Native : public testing::Test {
   }
 };
 
-Tensor numbers(const Shape& sizes, DType dtype, uint64_t seed) {
+Tensor mixed_numbers(const Shape& sizes, DType dtype, uint64_t seed) {
   std::mt19937_64 random(seed);
   Tensor t = empty(sizes, {.dtype = DType::f64});
   constexpr double special[] = {0.0,   -0.0,   1.0, -1.0,   std::numeric_limits<double>::infinity(),
@@ -64,7 +64,7 @@ void compare(const F& f, const TensorList& first, const TensorList& second, bool
 
 TensorList made(std::initializer_list<std::pair<Shape, DType>> forms, uint64_t seed) {
   TensorList list;
-  for (auto& [sizes, dtype] : forms) list.push_back(numbers(sizes, dtype, seed++));
+  for (auto& [sizes, dtype] : forms) list.push_back(mixed_numbers(sizes, dtype, seed++));
   return list;
 }
 
@@ -73,8 +73,8 @@ TEST_F(Native, AChainOfEveryLength) {
   for (DType t : {f32, f64, bf16, f16})
     for (int64_t n : {1, 2, 7, 8, 15, 16, 17, 31, 33, 100, 513, 4099, 70001})
       compare(f, made({{{n}, t}}, 1), made({{{n}, t}}, 2));
-  compare(f, {numbers({0}, f32, 1)}, {numbers({0}, f32, 2)});
-  compare(f, {numbers({}, f32, 1)}, {numbers({}, f32, 2)});
+  compare(f, {mixed_numbers({0}, f32, 1)}, {mixed_numbers({0}, f32, 2)});
+  compare(f, {mixed_numbers({}, f32, 1)}, {mixed_numbers({}, f32, 2)});
 }
 
 TEST_F(Native, ResultsTooLargeForCaches) {
@@ -96,8 +96,8 @@ TEST_F(Native, AnyLayout) {
   for (Arrangement a : kArrangements)
     for (Arrangement b : kArrangements) {
       auto forms = [&](uint64_t seed) {
-        return TensorList{arrange(numbers({2, 3, 18, 5}, f32, seed), a),
-                          arrange(numbers({2, 3, 18, 5}, f32, seed + 1), b)};
+        return TensorList{arrange(mixed_numbers({2, 3, 18, 5}, f32, seed), a),
+                          arrange(mixed_numbers({2, 3, 18, 5}, f32, seed + 1), b)};
       };
       SCOPED_TRACE(std::string(name(a)) + " " + name(b));
       compare(f, forms(1), forms(5));
@@ -122,10 +122,10 @@ TEST_F(Native, MixedDtypes) {
 
 TEST_F(Native, OtherNumbersAreTheSameCode) {
   NoGrad no_grad;
-  Tensor x = numbers({50}, f32, 1);
+  Tensor x = mixed_numbers({50}, f32, 1);
   auto with = [&](double a, double b) {
     auto f = [=](const TensorList& xs) { return TensorList{(xs[0] * a).cos() - b}; };
-    compare(f, {x}, {numbers({50}, f32, 2)});
+    compare(f, {x}, {mixed_numbers({50}, f32, 2)});
   };
   with(2, 3);
   auto before = library_stats();
@@ -138,7 +138,7 @@ TEST_F(Native, OtherNumbersAreTheSameCode) {
 TEST_F(Native, PowersThatAreCheaper) {
   for (double power : {2.0, 3.0, 0.5, -1.0, 1.0, 1.7}) {
     auto f = [=](const TensorList& x) { return TensorList{pow(x[0], power) + 1}; };
-    compare(f, {numbers({90}, f64, 1)}, {numbers({90}, f64, 2)});
+    compare(f, {mixed_numbers({90}, f64, 1)}, {mixed_numbers({90}, f64, 2)});
   }
 }
 
@@ -149,7 +149,7 @@ TEST_F(Native, OnlyWhatIsNeededIsWritten) {
     Tensor a = x[0].sin(), b = a * 2, c = b + a;
     return TensorList{b, c.sum()};
   };
-  compare(f, {numbers({77, 3}, f32, 1)}, {numbers({77, 3}, f32, 2)});
+  compare(f, {mixed_numbers({77, 3}, f32, 1)}, {mixed_numbers({77, 3}, f32, 2)});
   auto compiled = compile(f, {.backend = "native"});
   compiled(TensorList{ones({77, 3})});
   ASSERT_EQ(compiled.graphs()[0]->groups.size(), 1u);
@@ -234,7 +234,7 @@ TEST_F(Native, ManyThreadsAtATime) {
   for (uint64_t t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       NoGrad no_grad;
-      Tensor x = numbers({40'000}, f64, t), wanted = f(x);
+      Tensor x = mixed_numbers({40'000}, f64, t), wanted = f(x);
       auto own = compile(f, {.backend = "native"});
       for (int i = 0; i < 3; ++i) wrong += !identical(own(x), wanted) + !identical(shared(x), wanted);
     });
@@ -281,7 +281,7 @@ TEST_F(Native, RandomExpressions) {
       for (int i = 0; i < 4; ++i) {
         Shape sizes = shapes[random() % std::size(shapes)];
         DType dtype = dtypes[random() % std::size(dtypes)];
-        list.push_back(numbers(sizes, dtype, which * 1000 + seed * 10 + static_cast<uint64_t>(i)));
+        list.push_back(mixed_numbers(sizes, dtype, which * 1000 + seed * 10 + static_cast<uint64_t>(i)));
       }
       return list;
     };

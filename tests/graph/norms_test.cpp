@@ -5,19 +5,12 @@
 #include <cmath>
 #include <string_view>
 
+#include "tests/graph/support.h"
 #include "tests/support/compare.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {
 namespace {
-
-// Some processors have other blocks, which are not kept.
-bool has_blocks() { return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"); }
-
-Tensor images(const Shape& sizes, uint64_t seed) {
-  manual_seed(seed);
-  return randn(sizes);
-}
 
 // What stands around norms in networks, and some things that only look like it.
 struct Parts {
@@ -26,21 +19,21 @@ struct Parts {
   nn::BatchNorm2d norm1{32}, norm2{32, {.affine = false}}, norm3{32};
 };
 using Body = Tensor (*)(Parts&, const Tensor&);
-struct Network : nn::Module<Network>, Parts {
+struct NormNetwork : nn::Module<NormNetwork>, Parts {
   static constexpr bool other_members = true;
   Body body;
-  explicit Network(Body body) : body(body) {}
+  explicit NormNetwork(Body body) : body(body) {}
   TUTTI_FIELDS(stem, first, second, side, last, norm1, norm2, norm3)
   Tensor forward(const Tensor& x) { return last(body(*this, relu(stem(x)))); }
 };
 
-struct Case {
+struct NormCase {
   const char* name;
   Body body;
   size_t relus, adds, relu_gradients, sums;  // that are left between convolutions
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
-const Case kCases[] = {
+std::ostream& operator<<(std::ostream& out, const NormCase& c) { return out << c.name; }
+const NormCase kCases[] = {
     {"relu", [](Parts& p, const Tensor& x) { return relu(p.norm1(p.first(x))); }, 0, 0, 0, 0},
     {"without a bias", [](Parts& p, const Tensor& x) { return relu(p.norm2(p.second(x))); }, 0, 0, 0, 0},
     {"alone", [](Parts& p, const Tensor& x) { return p.norm1(p.first(x)); }, 0, 0, 0, 0},
@@ -111,7 +104,7 @@ const Case kCases[] = {
      1, 0, 0, 1},
 };
 
-TensorList run_step(auto& f, Network& net, const Tensor& x) {
+TensorList run_step(auto& f, NormNetwork& net, const Tensor& x) {
   net.zero_grad();
   Tensor in = x.clone().requires_grad_(), out = f(in);
   (out * out).sum().backward();
@@ -121,7 +114,7 @@ TensorList run_step(auto& f, Network& net, const Tensor& x) {
   return found;
 }
 
-void expect_same(const TensorList& got, const TensorList& expected) {
+void expect_same_bits(const TensorList& got, const TensorList& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].defined(), expected[i].defined()) << i;
@@ -131,8 +124,8 @@ void expect_same(const TensorList& got, const TensorList& expected) {
   }
 }
 
-class Norms : public testing::TestWithParam<Case> {};
-std::string case_name(const testing::TestParamInfo<Case>& info) {
+class Norms : public testing::TestWithParam<NormCase> {};
+std::string case_name(const testing::TestParamInfo<NormCase>& info) {
   std::string name = info.param.name;
   for (char& c : name) c = c == ' ' ? '_' : c;
   return name;
@@ -145,13 +138,13 @@ TEST_P(Norms, HaveEagersBits) {
     SCOPED_TRACE(testing::Message() << sizes[2] << "x" << sizes[3] << " threads " << threads);
     ThreadsGuard guard(threads);
     manual_seed(1);
-    Network net(GetParam().body);
+    NormNetwork net(GetParam().body);
     manual_seed(1);
-    Network other(GetParam().body);
+    NormNetwork other(GetParam().body);
     auto step = compile([&](const Tensor& x) { return other(x); });
     for (uint64_t turn = 0; turn < 3; ++turn) {
       Tensor x = images(sizes, turn);
-      expect_same(run_step(step, other, x), run_step(net, net, x));
+      expect_same_bits(run_step(step, other, x), run_step(net, net, x));
     }
   }
 }
@@ -161,10 +154,10 @@ TEST_P(Norms, InfinityNaNAndZeros) {
     SCOPED_TRACE(odd);
     ThreadsGuard guard(1);
     manual_seed(1);
-    Network net(GetParam().body);
+    NormNetwork net(GetParam().body);
     manual_seed(1);
-    Network other(GetParam().body);
-    for (Network* n : {&net, &other}) {
+    NormNetwork other(GetParam().body);
+    for (NormNetwork* n : {&net, &other}) {
       NoGrad no_grad;
       Tensor(n->norm1.weight).slice(0, 0, 8).fill_(0);  // zeros of both signs come to relu
       Tensor(n->norm1.bias).slice(0, 0, 4).fill_(-0.0F);
@@ -173,14 +166,14 @@ TEST_P(Norms, InfinityNaNAndZeros) {
     for (uint64_t turn = 0; turn < 2; ++turn) {
       Tensor x = images({2, 3, 13, 11}, turn);
       x.index({0, 1}).fill_(odd);
-      expect_same(run_step(step, other, x), run_step(net, net, x));
+      expect_same_bits(run_step(step, other, x), run_step(net, net, x));
     }
   }
 }
 
 TEST_P(Norms, LeaveNothingToTheirNeighbours) {
   if (!has_blocks()) GTEST_SKIP() << "oneDNN has blocks of 16 channels with AVX-512 only";
-  Network net(GetParam().body);
+  NormNetwork net(GetParam().body);
   auto step = compile([&](const Tensor& x) { return net(x); });
   for (uint64_t turn = 0; turn < 2; ++turn) run_step(step, net, images({4, 3, 16, 16}, turn));
   auto graphs = step.graphs();
@@ -292,7 +285,7 @@ TEST(NormsBeside, ReluBeforeAPoolIsNotKept) {
       for (const Tensor& p : first.parameters()) kept.push_back(p.grad());
     };
     run(f, outcome[0]), run(step, outcome[1]);
-    expect_same(outcome[1], outcome[0]);
+    expect_same_bits(outcome[1], outcome[0]);
   }
   int64_t pooled = 16 * 16;
   EXPECT_EQ(step.stats().saved_bytes, pooled * 4 + pooled * 8) << step.print({.code = false});
@@ -326,9 +319,9 @@ TEST(NormsBeside, ThatWereFusedBefore) {
   auto by_graph = [&](const Tensor& loss) { captured(loss); };
   for (uint64_t turn = 0; turn < 4; ++turn) {
     TensorList wanted = run([&](const Tensor& x) { return f(x, twice, shortcut); }, plainly, turn);
-    expect_same(run([&](const Tensor& x) { return f(x, g, h); }, by_graph, turn), wanted);
+    expect_same_bits(run([&](const Tensor& x) { return f(x, g, h); }, by_graph, turn), wanted);
     wanted = run([&](const Tensor& x) { return p.last(relu(shortcut(x) + x)); }, plainly, turn);
-    expect_same(run(outer, plainly, turn), wanted);
+    expect_same_bits(run(outer, plainly, turn), wanted);
   }
   EXPECT_GT(captured.stats().runs, 0);
   EXPECT_GT(outer.stats().runs, 0);

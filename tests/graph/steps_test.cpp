@@ -18,12 +18,12 @@ struct Batch {
 };
 
 /// How a step is compiled.
-enum class Way {
+enum class StepWay {
   loss,      // the function gives the loss
   step,      // and has the backward pass in it
   captured,  // the pass is one of CompiledBackward
 };
-const char* name(Way way) { return way == Way::loss ? "loss" : way == Way::step ? "step" : "captured"; }
+const char* name(StepWay way) { return way == StepWay::loss ? "loss" : way == StepWay::step ? "step" : "captured"; }
 
 struct Training {
   std::optional<DType> autocast = {};
@@ -72,7 +72,7 @@ struct Trainer {
 };
 
 template <class Optimizer = optim::Adam, class Net, class Loss, class Make>
-void expect_steps(Way way, const Net& given, const Loss& loss, const Make& make, const Training& how = {}) {
+void expect_steps(StepWay way, const Net& given, const Loss& loss, const Make& make, const Training& how = {}) {
   SCOPED_TRACE(std::string(name(way)) + (how.any_batch ? ", any batch" : ""));
   Net net = given.clone(), twin = given.clone();
   auto loss_of = [&](Net& n, const Batch& b, const Tensor& scale) {
@@ -87,8 +87,8 @@ void expect_steps(Way way, const Net& given, const Loss& loss, const Make& make,
   auto compiled = compile(
       [&](const Batch& b, const Tensor& scale) {
         Tensor found = loss_of(twin, b, scale);
-        if (way == Way::step) found.backward();
-        return way == Way::step ? found.detach() : found;
+        if (way == StepWay::step) found.backward();
+        return way == StepWay::step ? found.detach() : found;
       },
       {.name = "step", .dynamic_batch = how.any_batch});
   CompiledBackward captured;
@@ -101,9 +101,9 @@ void expect_steps(Way way, const Net& given, const Loss& loss, const Make& make,
       Tensor wanted = eager.step(
           batch, seed, [&](const Batch& b) { return loss_of(net, b, full({}, eager.scaler.scale())); }, pass);
       auto run = [&](const Batch& b) { return compiled(b, full({}, other.scaler.scale())); };
-      Tensor got = way == Way::loss   ? other.step(batch, seed, run, pass)
-                   : way == Way::step ? other.step(batch, seed, run, [](const Tensor&) {})
-                                      : other.step(batch, seed, run, [&](const Tensor& found) { captured(found); });
+      Tensor got = way == StepWay::loss   ? other.step(batch, seed, run, pass)
+                   : way == StepWay::step ? other.step(batch, seed, run, [](const Tensor&) {})
+                                          : other.step(batch, seed, run, [&](const Tensor& found) { captured(found); });
       SCOPED_TRACE("step " + std::to_string(seed) + "\n" + compiled.explain());
       ASSERT_TRUE(identical(got, wanted));
       expect_same(gradients(twin), gradients(net), "gradient");
@@ -137,11 +137,11 @@ void expect_steps(Way way, const Net& given, const Loss& loss, const Make& make,
   EXPECT_EQ(compiled.stats().fallbacks, 0);
 }
 
-constexpr Way kWays[] = {Way::loss, Way::step, Way::captured};
+constexpr StepWay kWays[] = {StepWay::loss, StepWay::step, StepWay::captured};
 
 template <class Optimizer = optim::Adam, class Net, class Loss, class Make>
 void expect_all_ways(const Net& net, const Loss& loss, const Make& make, const Training& how = {}) {
-  for (Way way : kWays)
+  for (StepWay way : kWays)
     for (bool any_batch : {false, true}) {
       Training training = how;
       training.any_batch = any_batch;
@@ -149,16 +149,16 @@ void expect_all_ways(const Net& net, const Loss& loss, const Make& make, const T
     }
 }
 
-Batch images(int64_t rows) { return {randn({rows, 3, 8, 8}), randint(5, {rows})}; }
+Batch labelled_images(int64_t rows) { return {randn({rows, 3, 8, 8}), randint(5, {rows})}; }
 Batch words(int64_t rows) { return {randint(11, {rows, 7}), randint(11, {rows, 7})}; }
 Batch sequences(int64_t rows) { return {randn({rows, 5, 4}), randn({rows, 5, 1})}; }
 
-struct Block : nn::Module<Block> {
+struct ResidualBlock : nn::Module<ResidualBlock> {
   nn::Conv2d first, second;
   nn::BatchNorm2d norm1, norm2;
   std::optional<nn::Conv2d> side;
   TUTTI_FIELDS(first, second, norm1, norm2, side)
-  Block(int64_t in, int64_t out, int64_t stride, const nn::BatchNormOptions& norm)
+  ResidualBlock(int64_t in, int64_t out, int64_t stride, const nn::BatchNormOptions& norm)
       : first(in, out, 3, {.stride = stride, .padding = 1, .bias = false}),
         second(out, out, 3, {.padding = 1, .bias = false}),
         norm1(out, norm),
@@ -172,7 +172,7 @@ struct Block : nn::Module<Block> {
 };
 struct ResNet : nn::Module<ResNet> {
   nn::Conv2d stem{3, 16, 3, {.padding = 1}};
-  Block one, two;
+  ResidualBlock one, two;
   nn::Linear head{32, 5};
   TUTTI_FIELDS(stem, one, two, head)
   explicit ResNet(const nn::BatchNormOptions& norm = {}) : one(16, 16, 1, norm), two(16, 32, 2, norm) {}
@@ -183,13 +183,13 @@ constexpr auto classify = [](auto& net, const Batch& b) { return cross_entropy(n
 TEST(Steps, AResNet) {
   manual_seed(1);
   ResNet net;
-  expect_all_ways<optim::SGD>(net, classify, images);
+  expect_all_ways<optim::SGD>(net, classify, labelled_images);
 }
 
 TEST(Steps, AResNetWhoseNormsAverageAllBatches) {
   manual_seed(1);
   ResNet net({.momentum = {}});
-  expect_all_ways(net, classify, images);
+  expect_all_ways(net, classify, labelled_images);
 }
 
 // The share of a batch is a tensor there, and gives what the number would.
@@ -225,7 +225,7 @@ TEST(Steps, AConvolutionalNet) {
   manual_seed(2);
   nn::Sequential net(nn::Conv2d(3, 8, 3), nn::ReLU(), nn::MaxPool2d(2), nn::Dropout(0.2), nn::Flatten(),
                      nn::Linear(72, 5));
-  expect_all_ways<optim::AdamW>(net, classify, images);
+  expect_all_ways<optim::AdamW>(net, classify, labelled_images);
 }
 
 struct Autoencoder : nn::Module<Autoencoder> {
@@ -246,7 +246,7 @@ TEST(Steps, AVariationalAutoencoder) {
     TensorList r = net(b.x);
     return mse_loss(r[0], sigmoid(b.x)) - 0.5 * (1 + r[2] - r[1].square() - exp(r[2])).mean();
   };
-  expect_all_ways(Autoencoder(), loss, images);
+  expect_all_ways(Autoencoder(), loss, labelled_images);
 }
 
 template <class Cell>
@@ -298,7 +298,7 @@ TEST(Steps, ATransformerWithCheckpoints) {
 TEST(Steps, MixedPrecision) {
   manual_seed(7);
   expect_all_ways(Words(), continue_text, words, {.autocast = bf16});
-  expect_all_ways(ResNet(), classify, images, {.autocast = bf16});
+  expect_all_ways(ResNet(), classify, labelled_images, {.autocast = bf16});
   expect_all_ways(Words(), continue_text, words, {.autocast = f16, .scaler = true});
 }
 

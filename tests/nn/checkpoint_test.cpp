@@ -10,7 +10,7 @@
 namespace tutti::test {
 namespace {
 
-struct Net : nn::Module<Net> {
+struct CheckpointedNet : nn::Module<CheckpointedNet> {
   nn::Linear first{6, 16};
   nn::BatchNorm1d norm{16};
   nn::Dropout drop{0.4};
@@ -38,7 +38,7 @@ struct Training {
   explicit Training(uint64_t seed, int workers)
       : loader(make_dataset(), {.batch_size = 5, .shuffle = true, .workers = workers, .seed = 11}) {
     manual_seed(seed);
-    net = Net();
+    net = CheckpointedNet();
     adam.emplace(net.parameters(), optim::AdamOptions{.lr = 0.05, .amsgrad = true});
     scheduler.emplace(*adam, optim::warmup(3) * optim::cosine(40));
     scaler.emplace(amp::ScalerOptions{.scale = 8, .growth_interval = 4});
@@ -82,7 +82,7 @@ struct Training {
   }
 
   data::DataLoader<decltype(make_dataset())> loader;
-  Net net;
+  CheckpointedNet net;
   std::optional<optim::Adam> adam;
   std::optional<optim::Scheduler> scheduler;
   std::optional<amp::GradScaler> scaler;

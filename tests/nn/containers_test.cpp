@@ -1,4 +1,5 @@
 // Modules made of modules, and lists and maps of parameters.
+#include "tests/nn/names.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect.h"
 #include "tutti/nn.h"
@@ -10,12 +11,6 @@ namespace {
 using namespace nn;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::vector<std::string> names(const std::vector<std::pair<std::string, Tensor>>& named) {
-  std::vector<std::string> list;
-  for (const auto& [name, t] : named) list.push_back(name);
-  return list;
-}
 
 // Arguments of forward that have defaults can be left out, as in a direct call.
 TEST(AnyModule, HonoursDefaultArguments) {

@@ -5,7 +5,7 @@
 namespace tutti::test {
 namespace {
 
-const Npz& golden() {
+const Npz& golden_curves() {
   static const Npz file("tests/golden/curves.npz");
   return file;
 }
@@ -75,11 +75,11 @@ void follow(const std::string& key, Make make, Loss loss_of, Allowed allowed,
     double tolerance = dtype == f64 ? allowed.f64 : allowed.f32;
     M model;
     model.to(dtype);
-    model.load_state_dict(entries(golden(), key + "/state/"));
-    Tensor x = golden().read(key + "/x"), y = golden().read(key + "/y");
+    model.load_state_dict(entries(golden_curves(), key + "/state/"));
+    Tensor x = golden_curves().read(key + "/x"), y = golden_curves().read(key + "/y");
     if (x.is_floating()) x = x.to(dtype);
     if (y.is_floating()) y = y.to(dtype);
-    Doubles expected = values(golden().read(key + "/losses"));
+    Doubles expected = values(golden_curves().read(key + "/losses"));
     auto optimizer = make(model.parameters());
     std::optional<optim::Scheduler> scheduler;
     if (schedule) scheduler.emplace(optimizer, *schedule);
@@ -95,7 +95,7 @@ void follow(const std::string& key, Make make, Loss loss_of, Allowed allowed,
       if (scheduler) scheduler->step();
       ASSERT_NEAR(loss.item<double>(), expected[step], tolerance * expected[step]) << "at step " << step;
     }
-    nn::StateDict after = entries(golden(), key + "/after/");
+    nn::StateDict after = entries(golden_curves(), key + "/after/");
     double weights = std::min(100 * tolerance, 1e-3);
     for (const auto& [name, t] : model.state_dict()) {
       Tensor got = t, wanted = after.at(name);

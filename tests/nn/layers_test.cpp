@@ -7,14 +7,14 @@ namespace {
 using namespace nn;
 using testing::HasSubstr;
 
-const Npz& golden() {
+const Npz& golden_layers() {
   static const Npz file("tests/golden/layers.npz");
   return file;
 }
 
 template <class M>
 void agree(const std::string& key, const M& module, const LayerOptions& o = {}) {
-  expect_layer(golden(), key, module, o);
+  expect_layer(golden_layers(), key, module, o);
 }
 
 TEST(Layers, LinearAgreesWithPyTorch) {
@@ -23,8 +23,8 @@ TEST(Layers, LinearAgreesWithPyTorch) {
   agree("linear.one", Linear(3, 4, {.bias = false}));
   agree("linear", LazyLinear(4));
   auto two = [](Bilinear& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
-  expect_layer(golden(), "bilinear", Bilinear(2, 3, 2), two);
-  expect_layer(golden(), "bilinear.nobias", Bilinear(2, 3, 2, {.bias = false}), two);
+  expect_layer(golden_layers(), "bilinear", Bilinear(2, 3, 2), two);
+  expect_layer(golden_layers(), "bilinear.nobias", Bilinear(2, 3, 2, {.bias = false}), two);
   agree("sequential", Sequential(Linear(3, 4), Tanh(), Sequential(Linear(4, 2))));
 }
 
@@ -81,7 +81,7 @@ TEST(Layers, PoolsAgreeWithPyTorch) {
 // Training on two batches, of which the second gives the result.
 template <class M>
 void agree_after_two(const std::string& key, const M& module) {
-  expect_layer(golden(), key, module,
+  expect_layer(golden_layers(), key, module,
                [](M& m, const TensorList& x) {
                  m(x[0]);
                  return TensorList{m(x[1])};
@@ -154,11 +154,11 @@ TEST(Layers, EmbeddingsAgreeWithPyTorch) {
   agree("embedding.sparse", Embedding(5, 3, {.sparse = true}));
   agree("bag.sum", EmbeddingBag(5, 3, {.mode = BagMode::sum}));
   auto offsets = [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
-  expect_layer(golden(), "bag.mean", EmbeddingBag(5, 3, {.padding_idx = 2}), offsets);
-  expect_layer(golden(), "bag.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), offsets);
-  expect_layer(golden(), "bag.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum}),
+  expect_layer(golden_layers(), "bag.mean", EmbeddingBag(5, 3, {.padding_idx = 2}), offsets);
+  expect_layer(golden_layers(), "bag.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), offsets);
+  expect_layer(golden_layers(), "bag.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum}),
                [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; });
-  expect_layer(golden(), "bag.last", EmbeddingBag(5, 3, {.include_last_offset = true}), offsets);
+  expect_layer(golden_layers(), "bag.last", EmbeddingBag(5, 3, {.include_last_offset = true}), offsets);
   // Not from PyTorch: 1.13 divides by the frequencies of other rows.
   EmbeddingBag plain(5, 3), fair = plain.clone();
   fair.options.scale_grad_by_freq = true;
@@ -175,9 +175,9 @@ TEST(Layers, EmbeddingsAgreeWithPyTorch) {
     Tensor y = m(x[0]);
     return TensorList{y, m.weight.detach()};
   };
-  expect_layer(golden(), "embedding.norm", Embedding(5, 3, {.max_norm = 1}), shortened);
-  expect_layer(golden(), "embedding.norm1", Embedding(5, 3, {.max_norm = 1.5, .norm_type = 1}), shortened);
-  expect_layer(golden(), "bag.norm", EmbeddingBag(5, 3, {.max_norm = 1, .norm_type = 3}), shortened);
+  expect_layer(golden_layers(), "embedding.norm", Embedding(5, 3, {.max_norm = 1}), shortened);
+  expect_layer(golden_layers(), "embedding.norm1", Embedding(5, 3, {.max_norm = 1.5, .norm_type = 1}), shortened);
+  expect_layer(golden_layers(), "bag.norm", EmbeddingBag(5, 3, {.max_norm = 1, .norm_type = 3}), shortened);
   Embedding padded(4, 3, {.padding_idx = -1});
   EXPECT_EQ(values(padded.weight[3]), (Doubles{0, 0, 0}));
   EXPECT_THROW(Embedding(4, 3, {.padding_idx = 4}), IndexError);
@@ -186,19 +186,21 @@ TEST(Layers, EmbeddingsAgreeWithPyTorch) {
 // Goldens of a bag of public operators, which PyTorch can differentiate twice.
 TEST(Layers, BagsAgreeInSecondGradients) {
   auto offsets = [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
-  expect_layer(golden(), "bag.twice.sum", EmbeddingBag(5, 3, {.mode = BagMode::sum, .padding_idx = 1}), offsets);
-  expect_layer(golden(), "bag.twice.mean", EmbeddingBag(5, 3), offsets);
-  expect_layer(golden(), "bag.twice.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), offsets);
-  expect_layer(golden(), "bag.twice.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum, .padding_idx = 4}),
+  expect_layer(golden_layers(), "bag.twice.sum", EmbeddingBag(5, 3, {.mode = BagMode::sum, .padding_idx = 1}), offsets);
+  expect_layer(golden_layers(), "bag.twice.mean", EmbeddingBag(5, 3), offsets);
+  expect_layer(golden_layers(), "bag.twice.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), offsets);
+  expect_layer(golden_layers(), "bag.twice.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum, .padding_idx = 4}),
                [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; });
   auto squared = [](auto& m, const TensorList& x) { return TensorList{m(x[0]).square()}; };
   auto bags = [](EmbeddingBag& m, const TensorList& x) { return TensorList{m(x[0], x[1]).square()}; };
-  expect_layer(golden(), "embedding.fair", Embedding(5, 3, {.padding_idx = 1, .scale_grad_by_freq = true}), squared);
-  expect_layer(golden(), "bag.squared.mean", EmbeddingBag(5, 3, {.padding_idx = 1}), bags);
-  expect_layer(golden(), "bag.squared.max", EmbeddingBag(5, 3, {.mode = BagMode::max, .padding_idx = 4}), bags);
-  expect_layer(golden(), "bag.squared.matrix", EmbeddingBag(5, 3), squared);
-  expect_layer(golden(), "bag.squared.matrix.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), squared);
-  expect_layer(golden(), "bag.squared.last", EmbeddingBag(5, 3, {.include_last_offset = true, .padding_idx = 2}), bags);
+  expect_layer(golden_layers(), "embedding.fair", Embedding(5, 3, {.padding_idx = 1, .scale_grad_by_freq = true}),
+               squared);
+  expect_layer(golden_layers(), "bag.squared.mean", EmbeddingBag(5, 3, {.padding_idx = 1}), bags);
+  expect_layer(golden_layers(), "bag.squared.max", EmbeddingBag(5, 3, {.mode = BagMode::max, .padding_idx = 4}), bags);
+  expect_layer(golden_layers(), "bag.squared.matrix", EmbeddingBag(5, 3), squared);
+  expect_layer(golden_layers(), "bag.squared.matrix.max", EmbeddingBag(5, 3, {.mode = BagMode::max}), squared);
+  expect_layer(golden_layers(), "bag.squared.last", EmbeddingBag(5, 3, {.include_last_offset = true, .padding_idx = 2}),
+               bags);
 }
 
 TEST(Layers, SparseBagsAgreeWithPyTorch) {
@@ -207,9 +209,9 @@ TEST(Layers, SparseBagsAgreeWithPyTorch) {
     EXPECT_TRUE(grad({y.sum()}, {m.weight}, {.retain_graph = true})[0].is_sparse());
     return TensorList{y};
   };
-  expect_layer(golden(), "bag.sparse.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum, .sparse = true}),
+  expect_layer(golden_layers(), "bag.sparse.weighted", EmbeddingBag(5, 3, {.mode = BagMode::sum, .sparse = true}),
                [&](EmbeddingBag& m, const TensorList& x) { return is_sparse(m, m(x[0], x[1], x[2])); });
-  expect_layer(golden(), "bag.sparse.padding",
+  expect_layer(golden_layers(), "bag.sparse.padding",
                EmbeddingBag(5, 3, {.mode = BagMode::sum, .sparse = true, .padding_idx = 1}),
                [&](EmbeddingBag& m, const TensorList& x) { return is_sparse(m, m(x[0], x[1])); });
 }

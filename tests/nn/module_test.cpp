@@ -1,6 +1,7 @@
 // Modules as values, trees and hooks.
 #include <sstream>
 
+#include "tests/nn/names.h"
 #include "tests/support/expect.h"
 
 namespace tutti::test {
@@ -34,13 +35,6 @@ struct Net : nn::Module<Net> {
     return tail(y);
   }
 };
-
-template <class T>
-std::vector<std::string> names(const std::vector<std::pair<std::string, T>>& list) {
-  std::vector<std::string> result;
-  for (const auto& entry : list) result.push_back(entry.first);
-  return result;
-}
 
 TEST(Module, NamesAreMPathsInOrderOfFields) {
   Net net;

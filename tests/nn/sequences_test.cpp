@@ -7,7 +7,7 @@ namespace {
 using namespace nn;
 using testing::HasSubstr;
 
-const Npz& golden() {
+const Npz& golden_sequences() {
   static const Npz file("tests/golden/layers_sequences.npz");
   return file;
 }
@@ -21,17 +21,18 @@ TensorList list(const M& result) {
 template <class M, class Make>
 void agree_recurrent(const std::string& cell, Make make) {
   auto plain = [](M& m, const TensorList& x) { return list(m(x[0])); };
-  expect_layer(golden(), cell, make(3, 2, RnnLayerOptions{}), plain);
-  expect_layer(golden(), cell + ".deep", make(2, 2, RnnLayerOptions{.layers = 2, .bidirectional = true}), plain);
-  expect_layer(golden(), cell + ".first", make(2, 2, RnnLayerOptions{.bias = false, .batch_first = true}),
+  expect_layer(golden_sequences(), cell, make(3, 2, RnnLayerOptions{}), plain);
+  expect_layer(golden_sequences(), cell + ".deep", make(2, 2, RnnLayerOptions{.layers = 2, .bidirectional = true}),
+               plain);
+  expect_layer(golden_sequences(), cell + ".first", make(2, 2, RnnLayerOptions{.bias = false, .batch_first = true}),
                [](M& m, const TensorList& x) {
                  if constexpr (std::same_as<M, LSTM>)
                    return list(m(x[0], LstmState{x[1], x[2]}));
                  else
                    return list(m(x[0], x[1]));
                });
-  expect_layer(golden(), cell + ".lengths", make(2, 2, RnnLayerOptions{.batch_first = true, .bidirectional = true}),
-               [](M& m, const TensorList& x) {
+  expect_layer(golden_sequences(), cell + ".lengths",
+               make(2, 2, RnnLayerOptions{.batch_first = true, .bidirectional = true}), [](M& m, const TensorList& x) {
                  if constexpr (std::same_as<M, LSTM>)
                    return list(m(x[0], LstmState{}, x[1]));
                  else
@@ -51,15 +52,15 @@ TEST(Sequences, RecurrentLayersAgreeWithPyTorch) {
   agree_recurrent<RNN>("rnn", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return RNN(i, h, o); });
   agree_recurrent<GRU>("gru", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return GRU(i, h, o); });
   agree_recurrent<LSTM>("lstm", [](int64_t i, int64_t h, const RnnLayerOptions& o) { return LSTM(i, h, o); });
-  expect_layer(golden(), "rnn.relu", RNN(3, 2, {}, Nonlinearity::relu),
+  expect_layer(golden_sequences(), "rnn.relu", RNN(3, 2, {}, Nonlinearity::relu),
                [](RNN& m, const TensorList& x) { return list(m(x[0])); });
   auto plain = [](LSTM& m, const TensorList& x) { return list(m(x[0])); };
-  expect_layer(golden(), "lstm.projection", LSTM(2, 3, {.layers = 2, .projection = 2}), plain);
-  expect_layer(golden(), "lstm.projection.first", LSTM(2, 3, {.bias = false, .batch_first = true, .projection = 2}),
-               plain);
-  expect_layer(golden(), "lstm.projection.lengths", LSTM(2, 3, {.bidirectional = true, .projection = 2}),
+  expect_layer(golden_sequences(), "lstm.projection", LSTM(2, 3, {.layers = 2, .projection = 2}), plain);
+  expect_layer(golden_sequences(), "lstm.projection.first",
+               LSTM(2, 3, {.bias = false, .batch_first = true, .projection = 2}), plain);
+  expect_layer(golden_sequences(), "lstm.projection.lengths", LSTM(2, 3, {.bidirectional = true, .projection = 2}),
                [](LSTM& m, const TensorList& x) { return list(m(x[0], LstmState{}, x[1])); });
-  expect_layer(golden(), "lstm.single", LSTM(3, 2), plain);
+  expect_layer(golden_sequences(), "lstm.single", LSTM(3, 2), plain);
 }
 
 TEST(Sequences, RecurrentLayersRefuseNonsense) {
@@ -82,7 +83,7 @@ TEST(Sequences, RecurrentDropoutIsForTrainingOnly) {
 // gradients that cancel (a bias of the keys has none at all): in f32 what is left is the rounding of the terms.
 template <class F>
 void agree_masked(const std::string& key, F options) {
-  expect_layer(golden(), key, MultiheadAttention(4, 2),
+  expect_layer(golden_sequences(), key, MultiheadAttention(4, 2),
                [&](MultiheadAttention& m, const TensorList& x) { return TensorList{m(x[0], x[0], x[0], options(x))}; },
                {.f32 = 2e-5});
 }
@@ -91,17 +92,18 @@ TEST(Sequences, AttentionAgreesWithPyTorch) {
   using M = MultiheadAttention;
   auto own = [](M& m, const TensorList& x) { return TensorList{m(x[0], x[0], x[0])}; };
   auto cross = [](M& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; };
-  expect_layer(golden(), "attention", M(4, 2), own);
-  expect_layer(golden(), "attention.first", M(4, 2, {.batch_first = true}), own);
-  expect_layer(golden(), "attention.single", M(4, 2), own);
-  expect_layer(golden(), "attention.single", M(4, 2, {.batch_first = true}), own);
-  expect_layer(golden(), "attention.cross", M(4, 2), cross);
-  expect_layer(golden(), "attention.nobias", M(4, 2, {.bias = false}), cross);
+  expect_layer(golden_sequences(), "attention", M(4, 2), own);
+  expect_layer(golden_sequences(), "attention.first", M(4, 2, {.batch_first = true}), own);
+  expect_layer(golden_sequences(), "attention.single", M(4, 2), own);
+  expect_layer(golden_sequences(), "attention.single", M(4, 2, {.batch_first = true}), own);
+  expect_layer(golden_sequences(), "attention.cross", M(4, 2), cross);
+  expect_layer(golden_sequences(), "attention.nobias", M(4, 2, {.bias = false}), cross);
   // Here too: numbers of a millionth, of terms of a tenth.
-  expect_layer(golden(), "attention.wide", M(4, 2, {.batch_first = true, .key_width = 3, .value_width = 2}), cross,
-               {.f32 = 2e-5});
-  expect_layer(golden(), "attention.wide.nobias", M(4, 2, {.bias = false, .key_width = 3, .value_width = 2}), cross);
-  expect_layer(golden(), "attention.wide.bias_kv", M(4, 2, {.key_width = 3, .add_bias_kv = true}), cross);
+  expect_layer(golden_sequences(), "attention.wide", M(4, 2, {.batch_first = true, .key_width = 3, .value_width = 2}),
+               cross, {.f32 = 2e-5});
+  expect_layer(golden_sequences(), "attention.wide.nobias", M(4, 2, {.bias = false, .key_width = 3, .value_width = 2}),
+               cross);
+  expect_layer(golden_sequences(), "attention.wide.bias_kv", M(4, 2, {.key_width = 3, .add_bias_kv = true}), cross);
 }
 
 TEST(Sequences, MaskedAttentionAgreesWithPyTorch) {
@@ -127,20 +129,22 @@ TEST(Sequences, MaskedAttentionAgreesWithPyTorch) {
 
 TEST(Sequences, AttentionWithMoreKeysAgreesWithPyTorch) {
   using M = MultiheadAttention;
-  expect_layer(golden(), "attention.bias_kv", M(4, 2, {.add_bias_kv = true}), [](M& m, const TensorList& x) {
+  expect_layer(golden_sequences(), "attention.bias_kv", M(4, 2, {.add_bias_kv = true}), [](M& m, const TensorList& x) {
     return TensorList{m(x[0], x[0], x[0], AttendOptions{.mask = logical_not(x[1]), .key_padding = x[2]})};
   });
-  expect_layer(golden(), "attention.bias_kv", M(4, 2, {.add_bias_kv = true}), [](M& m, const TensorList& x) {
+  expect_layer(golden_sequences(), "attention.bias_kv", M(4, 2, {.add_bias_kv = true}), [](M& m, const TensorList& x) {
     return TensorList{m(x[0], x[0], x[0], AttendOptions{.key_padding = x[2], .causal = true})};
   });
-  expect_layer(golden(), "attention.more", M(4, 2, {.batch_first = true, .add_bias_kv = true, .add_zero_attn = true}),
+  expect_layer(golden_sequences(), "attention.more",
+               M(4, 2, {.batch_first = true, .add_bias_kv = true, .add_zero_attn = true}),
                [](M& m, const TensorList& x) { return TensorList{m(x[0], x[1], x[2])}; });
-  expect_layer(golden(), "attention.zero", M(4, 2, {.add_zero_attn = true}),
+  expect_layer(golden_sequences(), "attention.zero", M(4, 2, {.add_zero_attn = true}),
                [](M& m, const TensorList& x) { return TensorList{m(x[0], x[0], x[0], AttendOptions{.mask = x[1]})}; });
-  expect_layer(golden(), "attention.bias_kv.causal", M(4, 2, {.add_bias_kv = true}), [](M& m, const TensorList& x) {
-    return TensorList{m(x[0], x[0], x[0], AttendOptions{.mask = x[1], .causal = true})};
-  });
-  expect_layer(golden(), "attention.more.causal", M(4, 2, {.add_bias_kv = true, .add_zero_attn = true}),
+  expect_layer(golden_sequences(), "attention.bias_kv.causal", M(4, 2, {.add_bias_kv = true}),
+               [](M& m, const TensorList& x) {
+                 return TensorList{m(x[0], x[0], x[0], AttendOptions{.mask = x[1], .causal = true})};
+               });
+  expect_layer(golden_sequences(), "attention.more.causal", M(4, 2, {.add_bias_kv = true, .add_zero_attn = true}),
                [](M& m, const TensorList& x) {
                  AttendOptions o{.mask = x[1], .key_padding = x[2], .causal = true};
                  return TensorList{m(x[0], x[0], x[0], o)};
@@ -150,12 +154,12 @@ TEST(Sequences, AttentionWithMoreKeysAgreesWithPyTorch) {
 TEST(Sequences, AttentionWeightsAgreeWithPyTorch) {
   using M = MultiheadAttention;
   Tensor padding = tensor({{0, 0, 1}, {0, 0, 0}}) == 1;
-  expect_layer(golden(), "attention.weights", M(4, 2), [&](M& m, const TensorList& x) {
+  expect_layer(golden_sequences(), "attention.weights", M(4, 2), [&](M& m, const TensorList& x) {
     return list(m.with_weights(x[0], x[0], x[0], {.key_padding = padding}));
   });
   auto heads = [](M& m, const TensorList& x) { return list(m.with_weights(x[0], x[1], x[1], {}, false)); };
-  expect_layer(golden(), "attention.weights.heads", M(4, 2, {.batch_first = true}), heads);
-  expect_layer(golden(), "attention.weights.single", M(4, 2, {.add_zero_attn = true}), heads);
+  expect_layer(golden_sequences(), "attention.weights.heads", M(4, 2, {.batch_first = true}), heads);
+  expect_layer(golden_sequences(), "attention.weights.single", M(4, 2, {.add_zero_attn = true}), heads);
   // The result is that of the plain call; what dropout leaves is what is told.
   M m(4, 2);
   Tensor x = randn({3, 2, 4});
@@ -207,23 +211,23 @@ TEST(Sequences, TransformersAgreeWithPyTorch) {
   TransformerOptions wide{.feedforward = 3, .dropout = 0, .eps = 1e-3};
   using Encoder = TransformerEncoderLayer;
   using Decoder = TransformerDecoderLayer;
-  expect_layer(golden(), "encoder", Encoder(4, 2, plain));
-  expect_layer(golden(), "encoder.gelu", Encoder(4, 2, other));
-  expect_layer(golden(), "encoder.masked", Encoder(4, 2, wide), [](Encoder& m, const TensorList& x) {
+  expect_layer(golden_sequences(), "encoder", Encoder(4, 2, plain));
+  expect_layer(golden_sequences(), "encoder.gelu", Encoder(4, 2, other));
+  expect_layer(golden_sequences(), "encoder.masked", Encoder(4, 2, wide), [](Encoder& m, const TensorList& x) {
     return TensorList{m(x[0], AttendOptions{.key_padding = x[1], .causal = true})};
   });
   auto two = [](auto& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
-  expect_layer(golden(), "decoder", Decoder(4, 2, plain), two);
-  expect_layer(golden(), "decoder.gelu", Decoder(4, 2, other), [](Decoder& m, const TensorList& x) {
+  expect_layer(golden_sequences(), "decoder", Decoder(4, 2, plain), two);
+  expect_layer(golden_sequences(), "decoder.gelu", Decoder(4, 2, other), [](Decoder& m, const TensorList& x) {
     return TensorList{m(x[0], x[1], AttendOptions{.causal = true}, AttendOptions{.key_padding = x[2]})};
   });
-  expect_layer(golden(), "encoders", TransformerEncoder(4, 2, 2, first));
+  expect_layer(golden_sequences(), "encoders", TransformerEncoder(4, 2, 2, first));
   // Gradients here are differences of numbers a hundred thousand times their size.
-  expect_layer(golden(), "decoders", TransformerDecoder(4, 2, 2, plain), two, {.f32 = 2e-5});
+  expect_layer(golden_sequences(), "decoders", TransformerDecoder(4, 2, 2, plain), two, {.f32 = 2e-5});
   TransformerOptions normed = plain, bare = first;
   normed.final_norm = true, bare.final_norm = false;
-  expect_layer(golden(), "encoders.normed", TransformerEncoder(4, 2, 1, normed));
-  expect_layer(golden(), "encoders.bare", TransformerEncoder(4, 2, 1, bare));
+  expect_layer(golden_sequences(), "encoders.normed", TransformerEncoder(4, 2, 1, normed));
+  expect_layer(golden_sequences(), "encoders.bare", TransformerEncoder(4, 2, 1, bare));
 }
 
 TEST(Sequences, MaskedTransformersAgreeWithPyTorch) {
@@ -233,22 +237,22 @@ TEST(Sequences, MaskedTransformersAgreeWithPyTorch) {
   TransformerOptions other{.feedforward = 3, .dropout = 0, .gelu = true, .batch_first = true, .norm_first = true};
   using Encoders = TransformerEncoder;
   using Decoders = TransformerDecoder;
-  expect_layer(golden(), "encoders.masked", Encoders(4, 2, 2, plain), [](Encoders& m, const TensorList& x) {
+  expect_layer(golden_sequences(), "encoders.masked", Encoders(4, 2, 2, plain), [](Encoders& m, const TensorList& x) {
     return TensorList{m(x[0], AttendOptions{.key_padding = x[1], .causal = true})};
   });
-  expect_layer(golden(), "decoder.masked", TransformerDecoderLayer(4, 2, wide),
+  expect_layer(golden_sequences(), "decoder.masked", TransformerDecoderLayer(4, 2, wide),
                [](TransformerDecoderLayer& m, const TensorList& x) {
                  return TensorList{m(x[0], x[1], AttendOptions{.key_padding = x[3]}, AttendOptions{.mask = x[2]})};
                });
-  expect_layer(golden(), "decoders.masked", Decoders(4, 2, 2, other), [](Decoders& m, const TensorList& x) {
+  expect_layer(golden_sequences(), "decoders.masked", Decoders(4, 2, 2, other), [](Decoders& m, const TensorList& x) {
     AttendOptions own{.key_padding = x[3], .causal = true}, memory{.mask = x[2], .key_padding = x[3]};
     return TensorList{m(x[0], x[1], own, memory)};
   });
   auto two = [](Decoders& m, const TensorList& x) { return TensorList{m(x[0], x[1])}; };
   TransformerOptions normed = plain, bare = first;
   normed.final_norm = true, bare.final_norm = false;
-  expect_layer(golden(), "decoders.normed", Decoders(4, 2, 1, normed), two);
-  expect_layer(golden(), "decoders.bare", Decoders(4, 2, 1, bare), two);
+  expect_layer(golden_sequences(), "decoders.normed", Decoders(4, 2, 1, normed), two);
+  expect_layer(golden_sequences(), "decoders.bare", Decoders(4, 2, 1, bare), two);
 }
 
 TEST(Sequences, TransformersDropInTrainingOnly) {

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "tests/ops/family.h"
+#include "tests/ops/numbers.h"
 #include "tutti/autograd.h"
 #include "tutti/random.h"
 
@@ -13,7 +14,6 @@ namespace tutti::test {
 namespace {
 
 using testing::HasSubstr;
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 TEST(Attention, AgreesWithPyTorch) {
   static const Npz file("tests/golden/attention.npz");

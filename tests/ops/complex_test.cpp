@@ -13,11 +13,11 @@ using C = std::complex<double>;
 using Complexes = std::vector<C>;
 
 Complexes complexes(const Tensor& t) { return t.to_vector<C>(); }
-Tensor numbers() { return tensor({C(1, 2), C(-3, 4), C(0, -5)}, {c128}); }
+Tensor complex_numbers() { return tensor({C(1, 2), C(-3, 4), C(0, -5)}, {c128}); }
 
 TEST(Complex, PartsAreViews) {
   for (DType dtype : {c64, c128}) {
-    Tensor z = numbers().to(dtype);
+    Tensor z = complex_numbers().to(dtype);
     EXPECT_EQ(values(real(z)), (Doubles{1, -3, 0}));
     EXPECT_EQ(values(imag(z)), (Doubles{2, 4, -5}));
     EXPECT_TRUE(real(z).shares_storage(z));
@@ -68,7 +68,7 @@ TEST(Complex, FromParts) {
   EXPECT_EQ(complex(0, re.to(f64)).dtype(), c128);
   EXPECT_EQ(complex(zeros({0}), zeros({0})).numel(), 0);
   EXPECT_THAT(message_of<DTypeError>([&] { complex(arange(2), im); }), HasSubstr("floating-point parts, not i64[2]"));
-  EXPECT_THAT(message_of<DTypeError>([&] { complex(numbers(), im); }), HasSubstr("floating-point parts"));
+  EXPECT_THAT(message_of<DTypeError>([&] { complex(complex_numbers(), im); }), HasSubstr("floating-point parts"));
   EXPECT_THAT(message_of<ShapeError>([&] { complex(re, zeros({3})); }), HasSubstr("f32[2] on cpu:0 and f32[3]"));
 }
 
@@ -120,7 +120,7 @@ TEST(Complex, GradientsAtTheEdges) {
 }
 
 TEST(Complex, ConjugateAndAbsoluteValue) {
-  Tensor z = numbers();
+  Tensor z = complex_numbers();
   EXPECT_EQ(complexes(conj(z)), (Complexes{C(1, -2), C(-3, -4), C(0, 5)}));
   EXPECT_EQ(conj(z).dtype(), c128);
   EXPECT_EQ(abs(z).dtype(), f64);

@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Tensor numbers(const Shape& sizes, int seed = 1) {
+Tensor conv_numbers(const Shape& sizes, int seed = 1) {
   std::vector<double> values;
   uint32_t state = 12345u + static_cast<uint32_t>(seed);
   for (int64_t i = 0; i < sizes.product(); ++i) {
@@ -36,29 +36,29 @@ double distance(const Tensor& got, const Tensor& expected) {
 struct Gradients {
   Tensor y, x, w, b;
 };
-Gradients run(Tensor x, Tensor w, Tensor b, const ConvOptions& options) {
+Gradients run_conv(Tensor x, Tensor w, Tensor b, const ConvOptions& options) {
   for (Tensor* t : {&x, &w, &b}) *t = t->detach().requires_grad_();
   Tensor y = conv2d(x, w, b, options);
-  Tensor g = numbers(y.sizes(), 9).to(y.dtype());
+  Tensor g = conv_numbers(y.sizes(), 9).to(y.dtype());
   TensorList found = grad({y}, {x, w, b}, {}, {g});
   return {y.detach(), found[0], found[1], found[2]};
 }
 
-struct Case {
+struct ConvCase {
   Shape x, w;
   ConvOptions options = {};
 };
 
-class ConvShapes : public testing::TestWithParam<Case> {};
+class ConvShapes : public testing::TestWithParam<ConvCase> {};
 
 // f32 (oneDNN, plain and by Winograd) against f64 (matrix products), in both memory orders.
 TEST_P(ConvShapes, AgreeWithDoubles) {
-  const Case& c = GetParam();
-  Tensor x = numbers(c.x), w = numbers(c.w, 2), b = numbers(c.w[0], 3);
-  Gradients wide = run(x.to(f64), w.to(f64), b.to(f64), c.options);
+  const ConvCase& c = GetParam();
+  Tensor x = conv_numbers(c.x), w = conv_numbers(c.w, 2), b = conv_numbers(c.w[0], 3);
+  Gradients wide = run_conv(x.to(f64), w.to(f64), b.to(f64), c.options);
   for (bool channels_last : {false, true}) {
     SCOPED_TRACE(channels_last ? "channels-last" : "contiguous");
-    Gradients got = run(channels_last ? last(x) : x, w, b, c.options);
+    Gradients got = run_conv(channels_last ? last(x) : x, w, b, c.options);
     EXPECT_LT(distance(got.y, wide.y), 1e-5);
     EXPECT_LT(distance(got.x, wide.x), 1e-5);
     EXPECT_LT(distance(got.w, wide.w), 1e-5);
@@ -71,19 +71,19 @@ TEST_P(ConvShapes, AgreeWithDoubles) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ConvShapes,
-                         testing::Values(Case{{2, 3, 9, 8}, {16, 3, 3, 3}, {.padding = 1}},
-                                         Case{{4, 32, 12, 13}, {32, 32, 3, 3}, {.padding = 1}},  // by Winograd
-                                         Case{{4, 48, 16, 10}, {64, 48, 3, 3}, {.padding = 0}},  // by Winograd
-                                         Case{{3, 32, 7, 7}, {33, 32, 3, 3}, {.padding = 1}},
-                                         Case{{2, 16, 10, 11}, {32, 16, 3, 3}, {.stride = 2, .padding = 1}},
-                                         Case{{2, 17, 6, 7}, {5, 17, 1, 1}},
-                                         Case{{3, 8, 14, 14}, {8, 8, 1, 1}, {.stride = 2}},
-                                         Case{{2, 24, 9, 9}, {24, 24, 1, 1}, {.stride = {2, 1}}},
-                                         Case{{2, 24, 9, 9}, {24, 1, 3, 3}, {.padding = 1, .groups = 24}},
-                                         Case{{2, 32, 9, 9}, {64, 8, 3, 3}, {.padding = 1, .groups = 4}},
-                                         Case{{2, 4, 11, 12}, {6, 4, 3, 2}, {.padding = 2, .dilation = {2, 3}}},
-                                         Case{{2, 8, 6, 6}, {8, 8, 5, 5}, {.stride = {1, 3}, .padding = {4, 2}}},
-                                         Case{{1, 1, 5, 5}, {1, 1, 2, 2}}, Case{{4, 3, 1, 1}, {2, 3, 1, 1}}));
+                         testing::Values(ConvCase{{2, 3, 9, 8}, {16, 3, 3, 3}, {.padding = 1}},
+                                         ConvCase{{4, 32, 12, 13}, {32, 32, 3, 3}, {.padding = 1}},  // by Winograd
+                                         ConvCase{{4, 48, 16, 10}, {64, 48, 3, 3}, {.padding = 0}},  // by Winograd
+                                         ConvCase{{3, 32, 7, 7}, {33, 32, 3, 3}, {.padding = 1}},
+                                         ConvCase{{2, 16, 10, 11}, {32, 16, 3, 3}, {.stride = 2, .padding = 1}},
+                                         ConvCase{{2, 17, 6, 7}, {5, 17, 1, 1}},
+                                         ConvCase{{3, 8, 14, 14}, {8, 8, 1, 1}, {.stride = 2}},
+                                         ConvCase{{2, 24, 9, 9}, {24, 24, 1, 1}, {.stride = {2, 1}}},
+                                         ConvCase{{2, 24, 9, 9}, {24, 1, 3, 3}, {.padding = 1, .groups = 24}},
+                                         ConvCase{{2, 32, 9, 9}, {64, 8, 3, 3}, {.padding = 1, .groups = 4}},
+                                         ConvCase{{2, 4, 11, 12}, {6, 4, 3, 2}, {.padding = 2, .dilation = {2, 3}}},
+                                         ConvCase{{2, 8, 6, 6}, {8, 8, 5, 5}, {.stride = {1, 3}, .padding = {4, 2}}},
+                                         ConvCase{{1, 1, 5, 5}, {1, 1, 2, 2}}, ConvCase{{4, 3, 1, 1}, {2, 3, 1, 1}}));
 
 // What serves f32 where oneDNN has nothing: the same results, in all three passes.
 TEST(Conv, MatrixProductsInFloat) {
@@ -91,7 +91,8 @@ TEST(Conv, MatrixProductsInFloat) {
   Shape x{2, 4, 7, 6}, w{6, 2, 3, 2}, y{2, 6, 4, 7};
   for (Pass pass : {Pass::forward, Pass::data, Pass::weight}) {
     Problem p{pass, 2, x, w, y, {2, 1}, {1, 1}, {1, 1}};
-    Operands narrow{numbers(x), numbers(w, 2), numbers(y, 3), pass == Pass::forward ? numbers(6, 4) : Tensor()};
+    Operands narrow{conv_numbers(x), conv_numbers(w, 2), conv_numbers(y, 3),
+                    pass == Pass::forward ? conv_numbers(6, 4) : Tensor()};
     Operands wide{narrow.x.to(f64), narrow.w.to(f64), narrow.y.to(f64),
                   narrow.bias.defined() ? narrow.bias.to(f64) : Tensor()};
     Operands fast{narrow.x.clone(), narrow.w.clone(), narrow.y.clone(), narrow.bias};
@@ -107,7 +108,7 @@ TEST(Conv, MatrixProductsInFloat) {
 }
 
 TEST(Conv, WeightInChannelsLastMakesTheResultSo) {
-  Tensor x = numbers({2, 8, 5, 5}), w = last(numbers({6, 8, 3, 3}, 2)).requires_grad_();
+  Tensor x = conv_numbers({2, 8, 5, 5}), w = last(conv_numbers({6, 8, 3, 3}, 2)).requires_grad_();
   Tensor y = conv2d(x, w);
   EXPECT_TRUE(y.is_contiguous(MemoryFormat::channels_last));
   y.sum().backward();
@@ -116,14 +117,14 @@ TEST(Conv, WeightInChannelsLastMakesTheResultSo) {
 }
 
 TEST(Conv, OneChannelKeepsItsStrides) {
-  Tensor x = last(numbers({2, 1, 5, 5})), w = numbers({3, 1, 3, 3});
+  Tensor x = last(conv_numbers({2, 1, 5, 5})), w = conv_numbers({3, 1, 3, 3});
   EXPECT_EQ(x.strides(), (Shape{25, 1, 5, 1}));
   EXPECT_TRUE(conv2d(x, w).is_contiguous(MemoryFormat::channels_last));
-  EXPECT_TRUE(conv2d(numbers({2, 1, 5, 5}), w).is_contiguous());
+  EXPECT_TRUE(conv2d(conv_numbers({2, 1, 5, 5}), w).is_contiguous());
 }
 
 TEST(Conv, EmptyBatchesAndChannels) {
-  Tensor x = zeros({0, 3, 5, 5}).requires_grad_(), w = numbers({4, 3, 3, 3}).requires_grad_(), b = numbers(4);
+  Tensor x = zeros({0, 3, 5, 5}).requires_grad_(), w = conv_numbers({4, 3, 3, 3}).requires_grad_(), b = conv_numbers(4);
   Tensor y = conv2d(x, w, b);
   EXPECT_EQ(y.sizes(), (Shape{0, 4, 3, 3}));
   y.sum().backward();
@@ -132,7 +133,7 @@ TEST(Conv, EmptyBatchesAndChannels) {
   // Without input channels only the bias is left.
   Tensor none = conv2d(zeros({2, 0, 3, 3}), zeros({4, 0, 2, 2}), b);
   EXPECT_EQ(values(none.select(0, 1).select(1, 0).select(1, 1)), values(b));
-  EXPECT_EQ(conv_transpose2d(zeros({0, 3, 2, 2}), numbers({3, 2, 2, 2})).sizes(), (Shape{0, 2, 3, 3}));
+  EXPECT_EQ(conv_transpose2d(zeros({0, 3, 2, 2}), conv_numbers({3, 2, 2, 2})).sizes(), (Shape{0, 2, 3, 3}));
 }
 
 TEST(Conv, NanReachesItsNeighboursOnly) {
@@ -144,7 +145,7 @@ TEST(Conv, NanReachesItsNeighboursOnly) {
 
 TEST(Conv, HalfTypesRoundOnce) {
   for (DType dtype : {bf16, f16}) {
-    Tensor x = numbers({2, 32, 6, 6}).to(dtype), w = numbers({8, 32, 3, 3}, 2).to(dtype);
+    Tensor x = conv_numbers({2, 32, 6, 6}).to(dtype), w = conv_numbers({8, 32, 3, 3}, 2).to(dtype);
     Tensor y = conv2d(x, w);
     EXPECT_EQ(y.dtype(), dtype);
     EXPECT_TRUE(close(y, conv2d(x.to(f64), w.to(f64)), dtype == bf16 ? 0x1p-8 : 0x1p-10));
@@ -152,12 +153,13 @@ TEST(Conv, HalfTypesRoundOnce) {
 }
 
 TEST(Conv, AutocastComputesInLowPrecision) {
-  Tensor x = numbers({2, 3, 5, 5}), w = numbers({4, 3, 3, 3}, 2).requires_grad_(), b = numbers(4).requires_grad_();
+  Tensor x = conv_numbers({2, 3, 5, 5}), w = conv_numbers({4, 3, 3, 3}, 2).requires_grad_(),
+         b = conv_numbers(4).requires_grad_();
   Tensor y;
   {
     ModeGuard autocast(kAutocastMode, 0);
     y = conv2d(x, w, b);
-    EXPECT_EQ(conv_transpose2d(x, numbers({3, 2, 2, 2}), numbers(2)).dtype(), bf16);
+    EXPECT_EQ(conv_transpose2d(x, conv_numbers({3, 2, 2, 2}), conv_numbers(2)).dtype(), bf16);
   }
   EXPECT_EQ(y.dtype(), bf16);
   y.sum().backward();
@@ -168,7 +170,7 @@ TEST(Conv, AutocastComputesInLowPrecision) {
 TEST(Conv, SecondDerivativeOfTheFastPath) {
   // d/dx of Σ(dL/dw)² by differences along one direction, in f32 by Winograd against f64.
   auto second = [](DType dtype) {
-    Tensor x = numbers({8, 32, 8, 8}).to(dtype).requires_grad_(), w = numbers({32, 32, 3, 3}, 2).to(dtype);
+    Tensor x = conv_numbers({8, 32, 8, 8}).to(dtype).requires_grad_(), w = conv_numbers({32, 32, 3, 3}, 2).to(dtype);
     w.requires_grad_();
     TensorList first = grad({square(conv2d(x, w, {}, {.padding = 1})).sum()}, {x, w}, {.create_graph = true});
     TensorList found = grad({square(first[1]).sum() + square(first[0]).sum()}, {x, w});
@@ -181,9 +183,9 @@ TEST(Conv, SecondDerivativeOfTheFastPath) {
 
 // Many threads share the cached primitives; each has its own share of cores.
 TEST(Conv, ThreadsShareThePrimitives) {
-  Tensor x = numbers({4, 32, 12, 12}), w = numbers({32, 32, 3, 3}, 2);
+  Tensor x = conv_numbers({4, 32, 12, 12}), w = conv_numbers({32, 32, 3, 3}, 2);
   ThreadsGuard one(1);
-  Gradients expected = run(x, w, numbers(32), {.padding = 1});
+  Gradients expected = run_conv(x, w, conv_numbers(32), {.padding = 1});
   std::vector<std::thread> threads;
   std::vector<double> off(4, 1);
   for (size_t t = 0; t < off.size(); ++t)
@@ -191,7 +193,7 @@ TEST(Conv, ThreadsShareThePrimitives) {
       ThreadsGuard share(t % 2 ? 2 : 1);
       double most = 0;
       for (int i = 0; i < 10; ++i) {
-        Gradients got = run(x, w, numbers(32), {.padding = 1});
+        Gradients got = run_conv(x, w, conv_numbers(32), {.padding = 1});
         most = std::max({most, distance(got.y, expected.y), distance(got.x, expected.x), distance(got.w, expected.w)});
       }
       off[t] = most;
@@ -203,7 +205,7 @@ TEST(Conv, ThreadsShareThePrimitives) {
 TEST(Conv, SamePadsKeepTheSizes) {
   EXPECT_EQ(same_pads({3, 4}), (Shape{1, 2, 1, 1}));
   EXPECT_EQ(same_pads(3, 2), (Shape{2, 2}));
-  Tensor x = numbers({1, 2, 7, 6}), w = numbers({3, 2, 4, 3});
+  Tensor x = conv_numbers({1, 2, 7, 6}), w = conv_numbers({3, 2, 4, 3});
   Tensor y = conv2d(pad(x, same_pads({4, 3}, {2, 1})), w, {}, {.dilation = {2, 1}});
   EXPECT_EQ(y.sizes(), (Shape{1, 3, 7, 6}));
 }

@@ -10,13 +10,14 @@ namespace {
 
 using testing::HasSubstr;
 
-const Npz& goldens() {
+const Npz& golden_embeddings() {
   static const Npz file("tests/golden/embedding.npz");
   return file;
 }
 
 void expect(const std::string& key, const EmbeddingOptions& o, int orders) {
-  expect_golden(goldens(), key, [&](const TensorList& x) { return TensorList{embedding(x[0], x[1], o)}; }, orders);
+  expect_golden(
+      golden_embeddings(), key, [&](const TensorList& x) { return TensorList{embedding(x[0], x[1], o)}; }, orders);
 }
 
 TEST(Embedding, AgreesWithPyTorch) {
@@ -32,7 +33,7 @@ TEST(EmbeddingBag, AgreesWithPyTorch) {
   for (auto [mode, value] : {std::pair{"sum", BagMode::sum}, {"mean", BagMode::mean}, {"max", BagMode::max}}) {
     auto check = [&](const std::string& form, const EmbeddingBagOptions& o) {
       expect_golden(
-          goldens(), "embedding_bag." + std::string(mode) + form,
+          golden_embeddings(), "embedding_bag." + std::string(mode) + form,
           [&](const TensorList& x) { return TensorList{embedding_bag(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o)}; },
           1);
     };
@@ -47,7 +48,7 @@ TEST(EmbeddingBag, AgreesWithPyTorch) {
     EmbeddingBagOptions o{.mode = BagMode::sum};
     if (!form.empty()) o.padding_idx = 1;
     expect_golden(
-        goldens(), "embedding_bag.weights" + form,
+        golden_embeddings(), "embedding_bag.weights" + form,
         [&](const TensorList& x) {
           o.per_sample_weights = x[3];
           return TensorList{embedding_bag(x[0], x[1], x[2], o)};

@@ -11,7 +11,7 @@ Tensor expected(const Npz& file, const std::string& key, const Tensor& like) {
 }
 
 // Gradients of Σ weights·outputs by the floating-point inputs, zeros where none flows.
-TensorList gradients(const TensorList& outputs, const TensorList& inputs, bool create_graph) {
+TensorList gradients_by_inputs(const TensorList& outputs, const TensorList& inputs, bool create_graph) {
   TensorList roots, weights, wanted;
   for (const Tensor& y : outputs)
     if (y.defined() && y.requires_grad()) {
@@ -53,7 +53,7 @@ void expect_golden(const Npz& file, const std::string& key, const std::function<
     }
     TensorList found = outputs;
     for (int order = 1; order <= orders; ++order) {
-      found = gradients(found, inputs, order < orders);
+      found = gradients_by_inputs(found, inputs, order < orders);
       for (size_t k = 0; k < wanted.size(); ++k) {
         const Tensor& x = inputs[wanted[k]];
         std::string name = (order == 1 ? "/grad" : "/second") + std::to_string(wanted[k]);

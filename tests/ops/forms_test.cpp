@@ -13,7 +13,7 @@ using namespace test;  // NOLINT
 
 // Writes into an undefined tensor, a fresh one, a transposed one and one of a wider dtype; refuses a wrong shape.
 template <class F>
-void expect_out(const Tensor& expected, F&& write) {
+void expect_out_form(const Tensor& expected, F&& write) {
   Tensor undefined;
   write(undefined);
   EXPECT_TRUE(equal(undefined, expected));
@@ -38,15 +38,15 @@ TEST(OutForms, Products) {
   manual_seed(1);
   Tensor a = randn({2, 3}), b = randn({3, 4}), c = randn({2, 4}), v = randn({3});
   Tensor p = randn({2, 2, 3}), q = randn({2, 3, 2});
-  expect_out(mm(a, b), [&](Tensor& out) { mm_out(out, a, b); });
-  expect_out(bmm(p, q), [&](Tensor& out) { bmm_out(out, p, q); });
-  expect_out(matmul(a, b), [&](Tensor& out) { matmul_out(out, a, b); });
-  expect_out(matmul(a, v), [&](Tensor& out) { matmul_out(out, a, v); });
-  expect_out(matmul(p, b), [&](Tensor& out) { matmul_out(out, p, b); });
-  expect_out(matmul(a, q), [&](Tensor& out) { matmul_out(out, a, q); });
-  expect_out(matmul(v, q), [&](Tensor& out) { matmul_out(out, v, q); });
-  expect_out(addmm(c, a, b, 2, 3), [&](Tensor& out) { addmm_out(out, c, a, b, 2, 3); });
-  expect_out(addmm(1, a, b), [&](Tensor& out) { addmm_out(out, 1, a, b); });
+  expect_out_form(mm(a, b), [&](Tensor& out) { mm_out(out, a, b); });
+  expect_out_form(bmm(p, q), [&](Tensor& out) { bmm_out(out, p, q); });
+  expect_out_form(matmul(a, b), [&](Tensor& out) { matmul_out(out, a, b); });
+  expect_out_form(matmul(a, v), [&](Tensor& out) { matmul_out(out, a, v); });
+  expect_out_form(matmul(p, b), [&](Tensor& out) { matmul_out(out, p, b); });
+  expect_out_form(matmul(a, q), [&](Tensor& out) { matmul_out(out, a, q); });
+  expect_out_form(matmul(v, q), [&](Tensor& out) { matmul_out(out, v, q); });
+  expect_out_form(addmm(c, a, b, 2, 3), [&](Tensor& out) { addmm_out(out, c, a, b, 2, 3); });
+  expect_out_form(addmm(1, a, b), [&](Tensor& out) { addmm_out(out, 1, a, b); });
   // Into one of the operands.
   Tensor square = randn({3, 3}), expected = mm(square, square);
   mm_out(square, square, square);
@@ -58,15 +58,15 @@ TEST(OutForms, Products) {
 TEST(OutForms, ReductionsAndJoins) {
   manual_seed(2);
   Tensor x = randn({3, 4}), y = randn({2, 4});
-  expect_out(sum(x, 1), [&](Tensor& out) { sum_out(out, x, 1); });
-  expect_out(mean(x, 0, true), [&](Tensor& out) { mean_out(out, x, 0, true); });
-  expect_out(cat({x, y}), [&](Tensor& out) { cat_out(out, {x, y}); });
-  expect_out(stack({x, x}, 1), [&](Tensor& out) { stack_out(out, {x, x}, 1); });
-  expect_out(softmax(x, 1), [&](Tensor& out) { softmax_out(out, x, 1); });
-  expect_out(softmax(x[0][0], 0), [&](Tensor& out) { softmax_out(out, x[0][0], 0); });
-  expect_out(cumsum(x, 0), [&](Tensor& out) { cumsum_out(out, x, 0); });
-  expect_out(cumsum(x[0][0], 0), [&](Tensor& out) { cumsum_out(out, x[0][0], 0); });
-  expect_out(argmax(x, 1), [&](Tensor& out) { argmax_out(out, x, 1); });
+  expect_out_form(sum(x, 1), [&](Tensor& out) { sum_out(out, x, 1); });
+  expect_out_form(mean(x, 0, true), [&](Tensor& out) { mean_out(out, x, 0, true); });
+  expect_out_form(cat({x, y}), [&](Tensor& out) { cat_out(out, {x, y}); });
+  expect_out_form(stack({x, x}, 1), [&](Tensor& out) { stack_out(out, {x, x}, 1); });
+  expect_out_form(softmax(x, 1), [&](Tensor& out) { softmax_out(out, x, 1); });
+  expect_out_form(softmax(x[0][0], 0), [&](Tensor& out) { softmax_out(out, x[0][0], 0); });
+  expect_out_form(cumsum(x, 0), [&](Tensor& out) { cumsum_out(out, x, 0); });
+  expect_out_form(cumsum(x[0][0], 0), [&](Tensor& out) { cumsum_out(out, x[0][0], 0); });
+  expect_out_form(argmax(x, 1), [&](Tensor& out) { argmax_out(out, x, 1); });
   EXPECT_THROW(
       {
         Tensor out;

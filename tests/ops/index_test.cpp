@@ -4,6 +4,7 @@
 #include <limits>
 #include <random>
 
+#include "tests/ops/numbers.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 
@@ -13,16 +14,12 @@ namespace {
 using testing::HasSubstr;
 using namespace test;  // NOLINT
 
-using Ints = std::vector<int64_t>;
-Ints ints(const Tensor& t) { return t.to_vector<int64_t>(); }
 Tensor list(const Ints& values) { return tensor(values); }
-Tensor counting(const Shape& sizes, DType dtype = f32) { return arange(sizes.product()).to(dtype).reshape(sizes); }
 Tensor random_ints(std::mt19937& engine, const Shape& sizes, int64_t low, int64_t high) {
   Ints values(static_cast<size_t>(sizes.product()));
   for (auto& v : values) v = low + static_cast<int64_t>(engine() % static_cast<uint64_t>(high - low));
   return tensor(values).reshape(sizes);
 }
-const DType all_dtypes[] = {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128};
 
 // ---- index
 
@@ -100,7 +97,7 @@ TEST(Index, StridedAndExpandedInputs) {
 
 TEST(Index, AllDtypes) {
   Tensor base = counting({4, 3});
-  for (DType dtype : all_dtypes) {
+  for (DType dtype : kAllDTypes) {
     Tensor x = base.to(dtype), i = list({3, 1, 3});
     EXPECT_TRUE(equal(x.index({i}), base.index({i}).to(dtype))) << name(dtype);
     EXPECT_TRUE(equal(x.index({Slice(), list({2, 0})}), base.index({Slice(), list({2, 0})}).to(dtype))) << name(dtype);
@@ -444,7 +441,7 @@ TEST(Sort, StableForAllRealDtypes) {
   std::mt19937 engine(5);
   for (int64_t n : {1, 2, 300, 5000}) {
     Tensor base = random_ints(engine, {n}, -60, 60);
-    for (DType dtype : all_dtypes) {
+    for (DType dtype : kAllDTypes) {
       if (is_complex(dtype)) continue;
       Tensor x = base.to(dtype);
       auto v = x.to_vector<double>();
@@ -544,7 +541,7 @@ TEST(OneHot, ValuesAndRange) {
 }
 
 TEST(Equal, ShapesDtypesValues) {
-  for (DType dtype : all_dtypes) {
+  for (DType dtype : kAllDTypes) {
     Tensor x = (counting({3, 4}) > 5).to(dtype), y = x.t().contiguous().t();
     EXPECT_TRUE(equal(x, y)) << name(dtype);
     y.index_put_({2, 3}, 0);

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const Npz& goldens() {
+const Npz& golden_losses() {
   static const Npz file("tests/golden/loss.npz");
   return file;
 }
@@ -24,7 +24,7 @@ constexpr std::pair<const char*, Reduction> kReductions[] = {
 TEST(Loss, AgreesWithPyTorch) {
   for (auto [label, r] : kReductions) {
     auto expect = [&, suffix = "." + std::string(label)](const std::string& name, auto body) {
-      expect_golden(goldens(), name + suffix, [&](const TensorList& x) { return TensorList{body(x)}; });
+      expect_golden(golden_losses(), name + suffix, [&](const TensorList& x) { return TensorList{body(x)}; });
     };
     expect("mse_loss", [&](auto& x) { return mse_loss(x[0], x[1], r); });
     expect("l1_loss", [&](auto& x) { return l1_loss(x[0], x[1], r); });
@@ -68,7 +68,7 @@ TEST(Loss, AgreesWithPyTorch) {
           });
   }
   auto one = [](const std::string& name, auto body) {
-    expect_golden(goldens(), name, [&](const TensorList& x) { return TensorList{body(x)}; });
+    expect_golden(golden_losses(), name, [&](const TensorList& x) { return TensorList{body(x)}; });
   };
   one("smooth_l1_loss.zero", [](auto& x) { return smooth_l1_loss(x[0], x[1], 0); });
   one("kl_div.batchmean", [](auto& x) { return kl_div(x[0], x[1], {.batch_mean = true}); });
@@ -86,7 +86,7 @@ TEST(Loss, AgreesWithPyTorch) {
 // Every golden whose name begins with `family` (and "." ), by its own options.
 TEST(CrossEntropy, AgreesWithPyTorch) {
   int found = 0;
-  for (const std::string& member : goldens().keys("cross_entropy.")) {
+  for (const std::string& member : golden_losses().keys("cross_entropy.")) {
     if (!member.ends_with("/in0")) continue;
     ++found;
     std::string key = member.substr(0, member.size() - 4);
@@ -95,7 +95,7 @@ TEST(CrossEntropy, AgreesWithPyTorch) {
     if (has(".ignore")) o.ignore_index = has(".ignore2.") ? 2 : -7;
     for (auto [label, r] : kReductions)
       if (key.ends_with(label)) o.reduction = r;
-    expect_golden(goldens(), key, [&](const TensorList& x) {
+    expect_golden(golden_losses(), key, [&](const TensorList& x) {
       if (has(".weighted.")) o.weight = x[2];
       return TensorList{cross_entropy(x[0], x[1], o)};
     });
@@ -105,7 +105,7 @@ TEST(CrossEntropy, AgreesWithPyTorch) {
 
 TEST(NllLoss, AgreesWithPyTorch) {
   int found = 0;
-  for (const std::string& member : goldens().keys("nll_loss.")) {
+  for (const std::string& member : golden_losses().keys("nll_loss.")) {
     if (!member.ends_with("/in0")) continue;
     ++found;
     std::string key = member.substr(0, member.size() - 4);
@@ -113,7 +113,7 @@ TEST(NllLoss, AgreesWithPyTorch) {
     if (key.find(".ignore") != std::string::npos) o.ignore_index = key.find(".ignore2.") != std::string::npos ? 2 : -7;
     for (auto [label, r] : kReductions)
       if (key.ends_with(label)) o.reduction = r;
-    expect_golden(goldens(), key, [&](const TensorList& x) {
+    expect_golden(golden_losses(), key, [&](const TensorList& x) {
       if (key.find(".weighted.") != std::string::npos) o.weight = x[2];
       return TensorList{nll_loss(x[0], x[1], o)};
     });
@@ -254,7 +254,7 @@ TEST(CrossEntropy, SaysThatOneHotTargetsAreProbabilities) {
 TEST(Loss, RarerOptionsAgreeWithPyTorch) {
   for (auto [label, r] : kReductions) {
     auto expect = [&, suffix = "." + std::string(label)](const std::string& name, auto body) {
-      expect_golden(goldens(), name + suffix, [&](const TensorList& x) { return TensorList{body(x)}; });
+      expect_golden(golden_losses(), name + suffix, [&](const TensorList& x) { return TensorList{body(x)}; });
     };
     // By the weights too, which in PyTorch have no gradient.
     expect("binary_cross_entropy.weights",

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/matmul/gemm.h"
+#include "tests/ops/numbers.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/amp.h"
 #include "tutti/autograd.h"
@@ -17,12 +18,8 @@ using testing::HasSubstr;
 using Complex = std::complex<double>;
 using Complexes = std::vector<Complex>;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr DType kDTypes12[] = {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128};
-
 // Numbers without a pattern, the same each time; whole ones for integers, zeros and ones for bools.
-Tensor numbers(const Shape& sizes, DType dtype = f64, uint64_t seed = 1) {
+Tensor matmul_numbers(const Shape& sizes, DType dtype = f64, uint64_t seed = 1) {
   std::vector<double> v(static_cast<size_t>(sizes.product())), w(v.size());
   auto fill = [&](std::vector<double>& to) {
     for (double& x : to) {
@@ -69,7 +66,7 @@ Complexes plain_product(const Tensor& a, const Tensor& b, Doubles& size) {
   return result;
 }
 
-double rounding(DType dtype) {
+double rounding_of(DType dtype) {
   return dtype == bf16 ? 0x1p-8 : dtype == f16 ? 0x1p-11 : dtype == f32 || dtype == c64 ? 1e-7 : 1e-15;
 }
 
@@ -87,8 +84,8 @@ void expect_product(const Tensor& result, const Tensor& a, const Tensor& b, cons
     else if (is_integer(a.dtype()))  // wraps to the dtype
       e = tensor(static_cast<int64_t>(e.real()), {i64}).to(a.dtype()).item<Complex>();
     else
-      tolerance = size_of(a.dtype()) == 2 ? std::abs(e) * rounding(a.dtype()) + size[i] * 1e-6
-                                          : size[i] * 4 * rounding(a.dtype());
+      tolerance = size_of(a.dtype()) == 2 ? std::abs(e) * rounding_of(a.dtype()) + size[i] * 1e-6
+                                          : size[i] * 4 * rounding_of(a.dtype());
     ASSERT_LE(std::abs(actual[i] - e), tolerance) << what << ", element " << i << ": " << actual[i] << ", not " << e;
   }
 }
@@ -96,10 +93,10 @@ void expect_product(const Tensor& result, const Tensor& a, const Tensor& b, cons
 std::string name_of(const Tensor& a, const Tensor& b) { return describe(a) + " @ " + describe(b); }
 
 TEST(Matmul, EveryDTypeAndLayout) {
-  for (DType dtype : kDTypes12)
+  for (DType dtype : kAllDTypes)
     for (int la = 0; la < 4; ++la)
       for (int lb = 0; lb < 4; ++lb) {
-        Tensor a = laid_out(numbers({11, 13}, dtype), la), b = laid_out(numbers({13, 19}, dtype, 2), lb);
+        Tensor a = laid_out(matmul_numbers({11, 13}, dtype), la), b = laid_out(matmul_numbers({13, 19}, dtype, 2), lb);
         expect_product(mm(a, b), a, b, name_of(a, b) + " in layouts " + std::to_string(la) + std::to_string(lb));
       }
 }
@@ -124,8 +121,8 @@ TEST(Matmul, ManySizes) {
                                                                          {1, 4000, 1}})
     for (DType dtype : {f32, f64, i32, c64})
       for (int layout = 0; layout < 4; ++layout) {
-        Tensor a = laid_out(numbers({rows, depth}, dtype), layout / 2),
-               b = laid_out(numbers({depth, columns}, dtype, 2), layout % 2);
+        Tensor a = laid_out(matmul_numbers({rows, depth}, dtype), layout / 2),
+               b = laid_out(matmul_numbers({depth, columns}, dtype, 2), layout % 2);
         expect_product(mm(a, b), a, b, name_of(a, b));
       }
 }
@@ -133,7 +130,8 @@ TEST(Matmul, ManySizes) {
 // Small results of long sums are cut along the sum.
 TEST(Matmul, DeepSums) {
   for (DType dtype : {f32, bf16}) {
-    Tensor a = numbers({9, 70000}, dtype), b = numbers({70000, 5}, dtype, 2), c = numbers({5}, dtype, 3);
+    Tensor a = matmul_numbers({9, 70000}, dtype), b = matmul_numbers({70000, 5}, dtype, 2),
+           c = matmul_numbers({5}, dtype, 3);
     Tensor product = mm(a, b);
     expect_product(product, a, b, name_of(a, b));
     Tensor wide = mm(a.to(f64), b.to(f64)) * 2 + c.to(f64) * 3;
@@ -142,9 +140,9 @@ TEST(Matmul, DeepSums) {
 }
 
 TEST(Matmul, ExpandedAndOverlappingOperands) {
-  Tensor a = expand(numbers({1, 6}), {5, 6}), b = expand(numbers({6, 1}, f64, 2), {6, 20});
+  Tensor a = expand(matmul_numbers({1, 6}), {5, 6}), b = expand(matmul_numbers({6, 1}, f64, 2), {6, 20});
   expect_product(mm(a, b), a, b, "expanded");
-  Tensor windows = as_strided(numbers({40}), {7, 20}, {2, 1});
+  Tensor windows = as_strided(matmul_numbers({40}), {7, 20}, {2, 1});
   expect_product(mm(windows, windows.t()), windows, windows.t(), "overlapping");
   expect_product(mm(windows.t(), windows), windows.t(), windows, "overlapping, transposed");
 }
@@ -160,9 +158,9 @@ TEST(Matmul, IntegersWrap) {
 
 TEST(Matmul, HalfTypesRoundOnce) {
   for (DType dtype : {bf16, f16}) {
-    Tensor a = numbers({5, 500}, dtype), b = numbers({500, 70}, dtype, 2);
+    Tensor a = matmul_numbers({5, 500}, dtype), b = matmul_numbers({500, 70}, dtype, 2);
     EXPECT_TRUE(equal(mm(a, b), mm(a.to(f32), b.to(f32)).to(dtype)));
-    Tensor c = numbers({70}, dtype, 3);
+    Tensor c = matmul_numbers({70}, dtype, 3);
     EXPECT_TRUE(equal(addmm(c, a, b, 0.5, 2), addmm(c.to(f32), a.to(f32), b.to(f32), 0.5, 2).to(dtype)));
   }
 }
@@ -216,7 +214,7 @@ TEST(Matmul, ThreadsDoNotChangeBits) {
                                         {{9, 64, 64}, {9, 64, 64}},
                                         {{700, 128}, {128, 40}}})
     for (DType dtype : {f32, c128, bf16}) {
-      Tensor a = numbers(x, dtype), b = numbers(y, dtype, 2), one;
+      Tensor a = matmul_numbers(x, dtype), b = matmul_numbers(y, dtype, 2), one;
       for (int threads : {1, 2, 3}) {
         ThreadsGuard guard(threads);
         Tensor r = matmul(a, b);
@@ -229,8 +227,8 @@ TEST(Matmul, ThreadsDoNotChangeBits) {
 template <class T>
 void expect_same_on_every_isa(void (*const kernels[])(const products::Product&), int count, int64_t rows,
                               int64_t columns, int64_t depth, bool transposed) {
-  Tensor a = numbers({rows, depth}, dtype_of<T>), b = numbers({depth, columns}, dtype_of<T>, 2),
-         d = numbers({columns}, dtype_of<T>, 3), first;
+  Tensor a = matmul_numbers({rows, depth}, dtype_of<T>), b = matmul_numbers({depth, columns}, dtype_of<T>, 2),
+         d = matmul_numbers({columns}, dtype_of<T>, 3), first;
   if (transposed) b = laid_out(b, 1);
   for (int i = 0; i < count; ++i) {
     Tensor c = zeros({rows, columns}, {dtype_of<T>});
@@ -286,8 +284,8 @@ TEST(Matmul, InstructionSetsDoNotChangeBits) {
 // ---- The operators
 
 TEST(Matmul, ByNumberOfDims) {
-  Tensor v = numbers({3}), m = numbers({3, 4}), s = numbers({2, 3}), batch = numbers({5, 2, 3}),
-         right = numbers({5, 3, 4}, f64, 2);
+  Tensor v = matmul_numbers({3}), m = matmul_numbers({3, 4}), s = matmul_numbers({2, 3}),
+         batch = matmul_numbers({5, 2, 3}), right = matmul_numbers({5, 3, 4}, f64, 2);
   EXPECT_EQ(matmul(v, v).sizes(), Shape{});
   EXPECT_TRUE(allclose(matmul(v, v), sum(v * v)));
   EXPECT_TRUE(allclose(matmul(s, v), sum(s * v, 1)));
@@ -302,22 +300,23 @@ TEST(Matmul, ByNumberOfDims) {
 }
 
 TEST(Matmul, BatchesBroadcast) {
-  Tensor a = numbers({2, 1, 3, 4, 5}), b = numbers({6, 1, 5, 2}, f64, 2);
+  Tensor a = matmul_numbers({2, 1, 3, 4, 5}), b = matmul_numbers({6, 1, 5, 2}, f64, 2);
   Tensor c = matmul(a, b);
   ASSERT_EQ(c.sizes(), (Shape{2, 6, 3, 4, 2}));
   for (int64_t i = 0; i < 2; ++i)
     for (int64_t j = 0; j < 6; ++j)
       for (int64_t k = 0; k < 3; ++k) EXPECT_TRUE(equal(c[i][j][k], mm(a[i][0][k], b[j][0])));
-  Tensor heads = numbers({2, 7, 3, 4}).transpose(1, 2);  // [2, 3, 7, 4], as attention has them
+  Tensor heads = matmul_numbers({2, 7, 3, 4}).transpose(1, 2);  // [2, 3, 7, 4], as attention has them
   Tensor scores = matmul(heads, heads.transpose(-2, -1));
   EXPECT_TRUE(equal(scores[1][2], mm(heads[1][2], heads[1][2].t())));
-  EXPECT_TRUE(equal(matmul(heads, numbers({4, 2}))[0][1], mm(heads[0][1], numbers({4, 2}))));
+  EXPECT_TRUE(equal(matmul(heads, matmul_numbers({4, 2}))[0][1], mm(heads[0][1], matmul_numbers({4, 2}))));
 }
 
 TEST(Matmul, SummandsBroadcast) {
   for (DType dtype : {f32, f64, i32, c64, bf16})
     for (const Shape& sizes : std::vector<Shape>{{}, {1}, {4}, {1, 4}, {3, 1}, {3, 4}}) {
-      Tensor c = numbers(sizes, dtype, 3), a = numbers({3, 2}, dtype), b = numbers({2, 4}, dtype, 2);
+      Tensor c = matmul_numbers(sizes, dtype, 3), a = matmul_numbers({3, 2}, dtype),
+             b = matmul_numbers({2, 4}, dtype, 2);
       DType wide = is_complex(dtype) ? c128 : f64;
       Tensor expected = expand(c.to(wide), {3, 4}) * 2 - mm(a.to(wide), b.to(wide)) * 3;
       EXPECT_TRUE(allclose(addmm(c, a, b, 2, -3).to(wide), expected.to(dtype).to(wide), 0.02, 0.05))
@@ -326,9 +325,9 @@ TEST(Matmul, SummandsBroadcast) {
       Tensor turned = laid_out(c, 1);
       EXPECT_TRUE(equal(addmm(turned, a, b, 2, -3), addmm(c, a, b, 2, -3)));
     }
-  Tensor a = numbers({5, 3, 2}), b = numbers({5, 2, 4}, f64, 2);
+  Tensor a = matmul_numbers({5, 3, 2}), b = matmul_numbers({5, 2, 4}, f64, 2);
   for (const Shape& sizes : std::vector<Shape>{{}, {4}, {3, 1}, {3, 4}, {5, 1, 1}, {5, 3, 4}}) {
-    Tensor c = numbers(sizes, f64, 3);
+    Tensor c = matmul_numbers(sizes, f64, 3);
     EXPECT_TRUE(allclose(baddbmm(c, a, b, 0.5, 2), c * 0.5 + bmm(a, b) * 2)) << to_string(sizes);
   }
   EXPECT_TRUE(allclose(addmm(1, a[0], b[0]), mm(a[0], b[0]) + 1));  // a number
@@ -342,11 +341,12 @@ TEST(Matmul, ComplexDotDoesNotConjugate) {
 }
 
 TEST(Matmul, StridedVectors) {
-  Tensor a = numbers({6, 10}), x = numbers({20}, f64, 2).slice(0, 0, {}, 2);
+  Tensor a = matmul_numbers({6, 10}), x = matmul_numbers({20}, f64, 2).slice(0, 0, {}, 2);
   EXPECT_TRUE(equal(mv(a, x), mv(a, x.contiguous())));
   EXPECT_TRUE(allclose(mv(laid_out(a, 1), x), mv(a, x)));
   EXPECT_TRUE(equal(dot(x, a.select(0, 2)), dot(x.contiguous(), a.select(0, 2))));
-  EXPECT_TRUE(allclose(dot(a.select(1, 1), expand(numbers({1}), {6})), sum(a.select(1, 1)) * numbers({1})[0]));
+  EXPECT_TRUE(
+      allclose(dot(a.select(1, 1), expand(matmul_numbers({1}), {6})), sum(a.select(1, 1)) * matmul_numbers({1})[0]));
 }
 
 TEST(Matmul, Meta) {
@@ -358,19 +358,19 @@ TEST(Matmul, Meta) {
 
 TEST(Matmul, Autocast) {
   ModeGuard guard(kAutocastMode, 0);
-  Tensor a = numbers({2, 3}, f32), b = numbers({3, 4}, f32);
+  Tensor a = matmul_numbers({2, 3}, f32), b = matmul_numbers({3, 4}, f32);
   EXPECT_EQ(mm(a, b).dtype(), bf16);
-  EXPECT_EQ(addmm(numbers({4}, f32), a, b).dtype(), bf16);
+  EXPECT_EQ(addmm(matmul_numbers({4}, f32), a, b).dtype(), bf16);
   EXPECT_EQ(matmul(a.unsqueeze(0), b.unsqueeze(0)).dtype(), bf16);
-  EXPECT_EQ(baddbmm(numbers({4}, f32), a.unsqueeze(0), b.unsqueeze(0)).dtype(), bf16);
-  EXPECT_EQ(mv(a, numbers({3}, bf16)).dtype(), bf16);
+  EXPECT_EQ(baddbmm(matmul_numbers({4}, f32), a.unsqueeze(0), b.unsqueeze(0)).dtype(), bf16);
+  EXPECT_EQ(mv(a, matmul_numbers({3}, bf16)).dtype(), bf16);
   EXPECT_EQ(mm(a.to(f64), b.to(f64)).dtype(), f64);
 }
 
 TEST(Matmul, Gradients) {
   using In = const TensorList&;
   for (DType dtype : {f64, c128}) {
-    auto input = [&](const Shape& sizes, uint64_t seed) { return numbers(sizes, dtype, seed).requires_grad_(); };
+    auto input = [&](const Shape& sizes, uint64_t seed) { return matmul_numbers(sizes, dtype, seed).requires_grad_(); };
     auto both = [&](const std::function<TensorList(In)>& f, const TensorList& inputs) {
       EXPECT_TRUE(gradcheck(f, inputs));
       EXPECT_TRUE(gradgradcheck(f, inputs));
@@ -390,11 +390,11 @@ TEST(Matmul, Gradients) {
 }
 
 TEST(Matmul, GradientsOnlyWhereNeeded) {
-  Tensor a = numbers({2, 3}).requires_grad_(), b = numbers({3, 4}, f64, 2);
+  Tensor a = matmul_numbers({2, 3}).requires_grad_(), b = matmul_numbers({3, 4}, f64, 2);
   mm(a, b).backward(ones({2, 4}, {f64}));
   EXPECT_TRUE(allclose(a.grad(), expand(sum(b, 1), {2, 3})));
   EXPECT_FALSE(b.grad().defined());
-  Tensor c = numbers({4}).requires_grad_();
+  Tensor c = matmul_numbers({4}).requires_grad_();
   addmm(c, a.detach(), b, 0).backward(ones({2, 4}, {f64}));
   EXPECT_EQ(values(c.grad()), Doubles(4, 0));
 }
@@ -428,8 +428,8 @@ TEST(Matmul, Errors) {
 // ---- einsum
 
 TEST(Einsum, Values) {
-  Tensor a = numbers({3, 4}), b = numbers({4, 5}, f64, 2), t = numbers({2, 3, 4}), u = numbers({2, 4, 5}, f64, 2),
-         v = numbers({4}, f64, 3);
+  Tensor a = matmul_numbers({3, 4}), b = matmul_numbers({4, 5}, f64, 2), t = matmul_numbers({2, 3, 4}),
+         u = matmul_numbers({2, 4, 5}, f64, 2), v = matmul_numbers({4}, f64, 3);
   EXPECT_TRUE(allclose(einsum("ij,jk->ik", {a, b}), mm(a, b)));
   EXPECT_TRUE(allclose(einsum(" i j , j k -> k i ", {a, b}), mm(a, b).t()));
   EXPECT_TRUE(allclose(einsum("ij,jk", {a, b}), mm(a, b)));
@@ -441,13 +441,14 @@ TEST(Einsum, Values) {
   EXPECT_TRUE(allclose(einsum("ij,ij", {a, a}), sum(a * a)));
   EXPECT_TRUE(allclose(einsum("i,j->ij", {v, v}), outer(v, v)));
   EXPECT_TRUE(allclose(einsum("ij,j->ij", {a, v}), a * v));
-  EXPECT_TRUE(allclose(einsum("ij,kl,jk->il", {a, b.t(), numbers({4, 5})}), mm(mm(a, numbers({4, 5})), b.t())));
+  EXPECT_TRUE(
+      allclose(einsum("ij,kl,jk->il", {a, b.t(), matmul_numbers({4, 5})}), mm(mm(a, matmul_numbers({4, 5})), b.t())));
   EXPECT_TRUE(allclose(einsum("i,i,i->", {v, v, v}), sum(v * v * v)));
   EXPECT_TRUE(allclose(einsum("ij,kl->", {a, b}), sum(a) * sum(b)));
 }
 
 TEST(Einsum, OneOperand) {
-  Tensor a = numbers({3, 3}), t = numbers({2, 3, 3});
+  Tensor a = matmul_numbers({3, 3}), t = matmul_numbers({2, 3, 3});
   EXPECT_TRUE(equal(einsum("ij->ji", {a}), a.t()));
   EXPECT_TRUE(equal(einsum("ji", {a}), a.t()));  // implicit: alphabetical
   EXPECT_TRUE(allclose(einsum("ii", {a}), sum(diagonal(a))));
@@ -459,24 +460,26 @@ TEST(Einsum, OneOperand) {
   EXPECT_TRUE(equal(einsum("bB", {a}), a.t()));  // capitals first
   EXPECT_EQ(einsum("", {tensor(2.0, {f64})}).item<double>(), 2);
   EXPECT_EQ(einsum(",->", {tensor(2.0, {f64}), tensor(3.0, {f64})}).item<double>(), 6);
-  EXPECT_EQ(einsum("iii->i", {numbers({2, 2, 2})}).to_vector<double>()[1], numbers({2, 2, 2}).to_vector<double>()[7]);
+  EXPECT_EQ(einsum("iii->i", {matmul_numbers({2, 2, 2})}).to_vector<double>()[1],
+            matmul_numbers({2, 2, 2}).to_vector<double>()[7]);
 }
 
 TEST(Einsum, EllipsisAndBroadcasting) {
-  Tensor a = numbers({2, 3, 4, 5}), b = numbers({3, 5, 2}, f64, 2), one = numbers({1, 5, 2}, f64, 3);
+  Tensor a = matmul_numbers({2, 3, 4, 5}), b = matmul_numbers({3, 5, 2}, f64, 2),
+         one = matmul_numbers({1, 5, 2}, f64, 3);
   EXPECT_TRUE(allclose(einsum("...ij,...jk->...ik", {a, b}), matmul(a, b)));
   EXPECT_TRUE(allclose(einsum("...ij,...jk", {a, b}), matmul(a, b)));
   EXPECT_TRUE(allclose(einsum("...ij,...jk->ik...", {a, b}), permute(matmul(a, b), {2, 3, 0, 1})));
   EXPECT_TRUE(allclose(einsum("...ij,...jk->ik", {a, b}), sum(matmul(a, b), {0, 1})));
   EXPECT_TRUE(allclose(einsum("abij,bjk->abik", {a, one}), matmul(a, one)));  // b is 3 and 1
-  EXPECT_TRUE(
-      allclose(einsum("ij,ij->i", {numbers({3, 4}), numbers({3, 1})}), sum(numbers({3, 4}) * numbers({3, 1}), 1)));
+  EXPECT_TRUE(allclose(einsum("ij,ij->i", {matmul_numbers({3, 4}), matmul_numbers({3, 1})}),
+                       sum(matmul_numbers({3, 4}) * matmul_numbers({3, 1}), 1)));
   EXPECT_TRUE(allclose(einsum("i...,i...->...", {a, a}), sum(a * a, 0)));
 }
 
 TEST(Einsum, OtherDTypes) {
   for (DType dtype : {i64, i8, f16, c64}) {
-    Tensor a = numbers({3, 4}, dtype), b = numbers({4, 2}, dtype, 2);
+    Tensor a = matmul_numbers({3, 4}, dtype), b = matmul_numbers({4, 2}, dtype, 2);
     EXPECT_TRUE(equal(einsum("ij,jk->ik", {a, b}), mm(a, b)));
     EXPECT_EQ(einsum("ij->j", {a}).dtype(), dtype);
   }
@@ -506,7 +509,7 @@ TEST(Einsum, Errors) {
 
 // A weight goes to its product transposed. Its gradient comes back as it lies, and is not copied.
 TEST(Matmul, GradientsAreLaidOutAsTheirOperands) {
-  Tensor x = numbers({5, 3}), w = numbers({4, 3}, f64, 2), b = numbers({4}, f64, 3);
+  Tensor x = matmul_numbers({5, 3}), w = matmul_numbers({4, 3}, f64, 2), b = matmul_numbers({4}, f64, 3);
   Tensor turned = w.t().detach().requires_grad_();
   Tensor left = x.t().contiguous().t().detach().requires_grad_();
   for (const Tensor& y : {addmm(b, left, turned), mm(left, turned)}) {

@@ -20,13 +20,13 @@ Tensor steps(const Shape& sizes) {
   return tensor(list, {.dtype = f32}).view(sizes);
 }
 
-struct Case {
+struct PoolCase {
   Shape sizes, kernel;
   MaxPoolOptions options = {};
 };
 
 // A plain loop over windows, for two spatial dims.
-ValuesIndices by_loops(const Tensor& x, const Case& c, const Shape& out) {
+ValuesIndices by_loops(const Tensor& x, const PoolCase& c, const Shape& out) {
   Shape kernel = c.kernel.size() == 1 ? Shape{c.kernel[0], c.kernel[0]} : c.kernel;
   auto both = [](const Shape& s) { return s.size() == 1 ? Shape{s[0], s[0]} : s; };
   Shape stride = c.options.stride.empty() ? kernel : both(c.options.stride), padding = both(c.options.padding),
@@ -54,10 +54,10 @@ ValuesIndices by_loops(const Tensor& x, const Case& c, const Shape& out) {
   return {tensor(best).view(out), tensor(indices).view(out)};
 }
 
-class PoolShapes : public testing::TestWithParam<Case> {};
+class PoolShapes : public testing::TestWithParam<PoolCase> {};
 
 TEST_P(PoolShapes, MaximaAndTheirPlaces) {
-  const Case& c = GetParam();
+  const PoolCase& c = GetParam();
   for (bool nan : {false, true}) {
     Tensor x = steps(c.sizes);
     if (nan) x = where(x == 5, NAN, x);
@@ -74,10 +74,10 @@ TEST_P(PoolShapes, MaximaAndTheirPlaces) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, PoolShapes,
-    testing::Values(Case{{2, 3, 7, 9}, 2}, Case{{2, 37, 6, 5}, 3, {.stride = 1, .padding = 1}},
-                    Case{{1, 16, 9, 70}, {3, 2}, {.stride = {2, 3}, .padding = {1, 0}, .dilation = {2, 1}}},
-                    Case{{2, 5, 8, 7}, 3, {.stride = 2, .padding = 1, .ceil_mode = true}},
-                    Case{{1, 2, 4, 100}, {2, 5}, {.stride = 1, .dilation = {1, 3}}}, Case{{1, 1, 1, 1}, 1}));
+    testing::Values(PoolCase{{2, 3, 7, 9}, 2}, PoolCase{{2, 37, 6, 5}, 3, {.stride = 1, .padding = 1}},
+                    PoolCase{{1, 16, 9, 70}, {3, 2}, {.stride = {2, 3}, .padding = {1, 0}, .dilation = {2, 1}}},
+                    PoolCase{{2, 5, 8, 7}, 3, {.stride = 2, .padding = 1, .ceil_mode = true}},
+                    PoolCase{{1, 2, 4, 100}, {2, 5}, {.stride = 1, .dilation = {1, 3}}}, PoolCase{{1, 1, 1, 1}, 1}));
 
 TEST(Pool, AveragesInBothOrders) {
   Tensor x = steps({2, 19, 9, 35}).to(f64);

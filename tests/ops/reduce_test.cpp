@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "tests/ops/numbers.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
@@ -18,11 +19,8 @@ using Complex = std::complex<double>;
 using Values = std::vector<Complex>;
 using Reference = std::function<Complex(const Values&)>;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
 // Numbers without a pattern, the same each time.
-Tensor numbers(const Shape& sizes, DType dtype = f64, double low = -2, double high = 2) {
+Tensor reduce_numbers(const Shape& sizes, DType dtype = f64, double low = -2, double high = 2) {
   std::vector<double> v(static_cast<size_t>(sizes.product()));
   uint64_t state = 12345;
   for (double& x : v) {
@@ -111,25 +109,25 @@ Complex plain_logsumexp(const Values& v) {
   return top + std::log(total);
 }
 
-struct Layout {
+struct LayoutCase {
   const char* name;
   Tensor x;
 };
-std::vector<Layout> layouts(DType dtype) {
+std::vector<LayoutCase> layout_cases(DType dtype) {
   return {
-      {"plain", numbers({3, 5, 7, 4}, dtype)},
-      {"channels last", numbers({3, 5, 7, 4}, dtype).contiguous(MemoryFormat::channels_last)},
-      {"permuted", permute(numbers({4, 3, 7, 5}, dtype), {1, 3, 2, 0})},
-      {"stepped", slice(numbers({3, 5, 7, 9}, dtype), 3, 1, {}, 2)},
-      {"stepped inside", slice(numbers({3, 10, 7, 4}, dtype), 1, 0, {}, 2)},
-      {"expanded", expand(numbers({3, 1, 7, 1}, dtype), {3, 5, 7, 4})},
-      {"windows", reshape(unfold(numbers({3, 5, 10}, dtype), 2, 4, 1), {3, 5, 7, 4})},
-      {"overlapping", unfold(numbers({3, 5, 10}, dtype), 2, 4, 1)},
-      {"large", numbers({2, 70, 3, 130}, dtype)},
-      {"long rows", numbers({3, 20000}, dtype)},
-      {"long columns", numbers({20000, 3}, dtype)},
-      {"wide", numbers({5, 1500}, dtype)},
-      {"one", numbers({1, 1, 1}, dtype)},
+      {"plain", reduce_numbers({3, 5, 7, 4}, dtype)},
+      {"channels last", reduce_numbers({3, 5, 7, 4}, dtype).contiguous(MemoryFormat::channels_last)},
+      {"permuted", permute(reduce_numbers({4, 3, 7, 5}, dtype), {1, 3, 2, 0})},
+      {"stepped", slice(reduce_numbers({3, 5, 7, 9}, dtype), 3, 1, {}, 2)},
+      {"stepped inside", slice(reduce_numbers({3, 10, 7, 4}, dtype), 1, 0, {}, 2)},
+      {"expanded", expand(reduce_numbers({3, 1, 7, 1}, dtype), {3, 5, 7, 4})},
+      {"windows", reshape(unfold(reduce_numbers({3, 5, 10}, dtype), 2, 4, 1), {3, 5, 7, 4})},
+      {"overlapping", unfold(reduce_numbers({3, 5, 10}, dtype), 2, 4, 1)},
+      {"large", reduce_numbers({2, 70, 3, 130}, dtype)},
+      {"long rows", reduce_numbers({3, 20000}, dtype)},
+      {"long columns", reduce_numbers({20000, 3}, dtype)},
+      {"wide", reduce_numbers({5, 1500}, dtype)},
+      {"one", reduce_numbers({1, 1, 1}, dtype)},
   };
 }
 std::vector<Shape> dims_of(const Tensor& x) {
@@ -139,7 +137,7 @@ std::vector<Shape> dims_of(const Tensor& x) {
 }
 
 TEST(Reduce, AgreesWithLoopsInEveryLayout) {
-  for (const auto& [name, x] : layouts(f64))
+  for (const auto& [name, x] : layout_cases(f64))
     for (const Shape& dims : dims_of(x)) {
       SCOPED_TRACE(name);
       EXPECT_TRUE(agrees(sum(x, dims), x, dims, plain_sum, 1e-11));
@@ -157,8 +155,8 @@ TEST(Reduce, AgreesWithLoopsInEveryLayout) {
 TEST(Reduce, AgreesWithLoopsInEveryDtype) {
   for (DType t : {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128}) {
     double tolerance = t == bf16 ? 1e-2 : t == f16 ? 1e-3 : t == f64 || t == c128 ? 1e-12 : 1e-5;
-    for (const Tensor& x :
-         {numbers({3, 5, 6}, t, 0, 3), numbers({40, 9}, t, 0, 3), permute(numbers({70, 6}, t, 0, 3), {1, 0})})
+    for (const Tensor& x : {reduce_numbers({3, 5, 6}, t, 0, 3), reduce_numbers({40, 9}, t, 0, 3),
+                            permute(reduce_numbers({70, 6}, t, 0, 3), {1, 0})})
       for (const Shape& dims : {Shape{}, Shape{0}, Shape{-1}}) {
         SCOPED_TRACE(describe(x));
         EXPECT_TRUE(agrees(sum(x, dims), x, dims, plain_sum, tolerance));
@@ -186,7 +184,7 @@ TEST(Reduce, AgreesWithLoopsInEveryDtype) {
 
 TEST(Reduce, ProductsInEveryDtype) {
   for (DType t : {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128}) {
-    Tensor x = numbers({3, 4, 2}, t, 0, 3);
+    Tensor x = reduce_numbers({3, 4, 2}, t, 0, 3);
     double tolerance = t == bf16 ? 2e-2 : t == f16 ? 3e-3 : 1e-4;
     for (const Shape& dims : {Shape{1}, Shape{0, 2}, Shape{2}})
       EXPECT_TRUE(agrees(prod(x, dims), x, dims, plain_prod, tolerance)) << describe(x);
@@ -196,7 +194,7 @@ TEST(Reduce, ProductsInEveryDtype) {
 }
 
 TEST(Reduce, ShapesAndKeepdim) {
-  Tensor x = numbers({2, 1, 3});
+  Tensor x = reduce_numbers({2, 1, 3});
   EXPECT_EQ(sum(x, {0, 2}).sizes(), Shape({1}));
   EXPECT_EQ(sum(x, {-1, 0}, true).sizes(), Shape({1, 1, 1}));
   EXPECT_EQ(sum(x, 1).sizes(), Shape({2, 3}));
@@ -234,7 +232,7 @@ TEST(Reduce, EmptyInputs) {
 
 TEST(Reduce, NaNIsTheLargestAndTheSmallest) {
   for (int64_t n : {3, 40, 500, 70000}) {
-    Tensor x = numbers({n}, f32);
+    Tensor x = reduce_numbers({n}, f32);
     x.data<float>()[n / 2] = static_cast<float>(kNaN);
     x.data<float>()[n - 1] = static_cast<float>(kNaN);
     EXPECT_TRUE(std::isnan(amax(x).item<double>()));
@@ -256,9 +254,9 @@ TEST(Reduce, IndicesAreThoseOfTheFirst) {
   EXPECT_THAT(values(argmax(x, 0)), ElementsAre(2, 0, 0));
   EXPECT_EQ(argmax(x.t()).item<int64_t>(), 2);
   for (DType t : {f32, f64, bf16, i32, u8, boolean})
-    for (const Tensor& y :
-         {numbers({70, 40}, t, 0, 9), numbers({40, 70}, t, 0, 9).t(), slice(numbers({70, 80}, t, 0, 9), 1, 1, {}, 2),
-          numbers({3, 70000}, t, 0, 900), numbers({70000, 3}, t, 0, 900)})
+    for (const Tensor& y : {reduce_numbers({70, 40}, t, 0, 9), reduce_numbers({40, 70}, t, 0, 9).t(),
+                            slice(reduce_numbers({70, 80}, t, 0, 9), 1, 1, {}, 2),
+                            reduce_numbers({3, 70000}, t, 0, 900), reduce_numbers({70000, 3}, t, 0, 900)})
       for (int64_t dim : {0, 1}) {
         auto [v, i] = max(y, dim);
         EXPECT_TRUE(identical(v, amax(y, dim)));
@@ -282,7 +280,7 @@ TEST(Reduce, SumsOfManyFloatsAreAccurate) {
   Tensor columns = full({1000001, 3}, 0.1, {f32});
   for (double v : values(mean(columns, 0))) EXPECT_NEAR(v, 0.1f, 3e-8);
   // Far from zero, where squares alone would cancel.
-  Tensor shifted = numbers({100000}, f64) + 1e6;
+  Tensor shifted = reduce_numbers({100000}, f64) + 1e6;
   EXPECT_TRUE(agrees(var(shifted), shifted, {}, plain_var(1), 1e-9));
   EXPECT_NEAR(var(tensor({1e8 + 1, 1e8 + 2, 1e8 + 3}, {f64})).item<double>(), 1, 1e-9);
   EXPECT_NEAR(norm(full({4}, 1e30, {f32})).item<double>(), 2e30, 1e24);
@@ -315,7 +313,7 @@ TEST(Reduce, ResultsDoNotDependOnThreads) {
     return out;
   };
   for (const Shape& sizes : {Shape{700, 900}, Shape{3, 150001}, Shape{150001, 5}}) {
-    Tensor x = numbers(sizes, f32);
+    Tensor x = reduce_numbers(sizes, f32);
     TensorList one;
     {
       ThreadsGuard guard(1);
@@ -332,7 +330,8 @@ TEST(Reduce, ResultsDoNotDependOnThreads) {
 
 TEST(Reduce, LinesAlongADim) {
   for (DType t : {f32, f64, bf16, i32, boolean, c64, c128})
-    for (const Tensor& x : {numbers({3, 17, 5}, t, 0, 2), permute(numbers({5, 17, 3}, t, 0, 2), {2, 1, 0})})
+    for (const Tensor& x :
+         {reduce_numbers({3, 17, 5}, t, 0, 2), permute(reduce_numbers({5, 17, 3}, t, 0, 2), {2, 1, 0})})
       for (int64_t dim : {0, 1, 2}) {
         Tensor s = cumsum(x, dim), p = cumprod(x, dim);
         EXPECT_EQ(s.dtype(), category(t) < Category::floating ? i64 : t);
@@ -349,14 +348,14 @@ TEST(Reduce, LinesAlongADim) {
 // ---- softmax
 
 TEST(Softmax, AgreesWithLoops) {
-  std::vector<Tensor> inputs = {numbers({3, 5, 7, 4}),
-                                numbers({3, 5, 7, 4}).contiguous(MemoryFormat::channels_last),
-                                permute(numbers({4, 3, 7, 5}), {1, 3, 2, 0}),
-                                slice(numbers({3, 5, 7, 9}), 3, 1, {}, 2),
-                                expand(numbers({3, 1, 7, 4}), {3, 5, 7, 4}),
-                                numbers({2, 9000}),
-                                numbers({9000, 20}),
-                                numbers({300, 270})};
+  std::vector<Tensor> inputs = {reduce_numbers({3, 5, 7, 4}),
+                                reduce_numbers({3, 5, 7, 4}).contiguous(MemoryFormat::channels_last),
+                                permute(reduce_numbers({4, 3, 7, 5}), {1, 3, 2, 0}),
+                                slice(reduce_numbers({3, 5, 7, 9}), 3, 1, {}, 2),
+                                expand(reduce_numbers({3, 1, 7, 4}), {3, 5, 7, 4}),
+                                reduce_numbers({2, 9000}),
+                                reduce_numbers({9000, 20}),
+                                reduce_numbers({300, 270})};
   for (DType t : {f32, f64, bf16, f16})
     for (const Tensor& input : inputs)
       for (int64_t dim = 0; dim < input.dim(); ++dim) {
@@ -388,15 +387,15 @@ TEST(Softmax, Infinities) {
 }
 
 TEST(Softmax, KeepsTheMemoryOrder) {
-  Tensor x = numbers({2, 3, 4, 5}, f32).contiguous(MemoryFormat::channels_last);
+  Tensor x = reduce_numbers({2, 3, 4, 5}, f32).contiguous(MemoryFormat::channels_last);
   EXPECT_EQ(softmax(x, 1).strides(), x.strides());
   EXPECT_TRUE(softmax(slice(x, 2, 0, {}, 2), 1).is_contiguous());
 }
 
 // ---- Gradients
 
-using Body = std::function<Tensor(const Tensor&)>;
-void expect_gradients(const Body& f, const Tensor& x) {
+using DifferentiableFunction = std::function<Tensor(const Tensor&)>;
+void expect_gradients(const DifferentiableFunction& f, const Tensor& x) {
   auto body = [&](const TensorList& in) { return TensorList{f(in[0])}; };
   Tensor leaf = x.detach().clone().requires_grad_();
   EXPECT_TRUE(gradcheck(body, {leaf}));
@@ -405,7 +404,7 @@ void expect_gradients(const Body& f, const Tensor& x) {
 
 TEST(ReduceGradient, OfEachOperator) {
   for (DType t : {f64, c128}) {
-    Tensor x = numbers({2, 3, 2}, t);
+    Tensor x = reduce_numbers({2, 3, 2}, t);
     expect_gradients([](const Tensor& v) { return sum(v, {0, 2}); }, x);
     expect_gradients([](const Tensor& v) { return mean(v, 1, true); }, x);
     expect_gradients([](const Tensor& v) { return prod(v, {0, 2}); }, x);
@@ -417,7 +416,7 @@ TEST(ReduceGradient, OfEachOperator) {
     expect_gradients([](const Tensor& v) { return var(v, {0, 1}); }, x);
     expect_gradients([](const Tensor& v) { return stddev(v, 1, true, 0); }, x);
   }
-  Tensor x = numbers({3, 4, 2});
+  Tensor x = reduce_numbers({3, 4, 2});
   expect_gradients([](const Tensor& v) { return amax(v, {0, 2}); }, x);
   expect_gradients([](const Tensor& v) { return amin(v); }, x);
   expect_gradients([](const Tensor& v) { return max(v, 1).values; }, x);
@@ -445,7 +444,7 @@ TEST(ReduceGradient, OfProductsWithZeros) {
 }
 
 TEST(ReduceGradient, OfTies) {
-  auto gradient = [](const Body& f, const Tensor& x) {
+  auto gradient = [](const DifferentiableFunction& f, const Tensor& x) {
     Tensor leaf = x.clone().requires_grad_();
     f(leaf).backward();
     return values(leaf.grad());
@@ -464,7 +463,7 @@ TEST(ReduceGradient, OfTies) {
 
 // Where the first derivative is taken to be 0, the second is too.
 TEST(ReduceGradient, SecondDerivativesOfNormsOfZero) {
-  auto second = [](const Body& f, const Tensor& x) {
+  auto second = [](const DifferentiableFunction& f, const Tensor& x) {
     Tensor leaf = x.clone().requires_grad_();
     Tensor first = grad({f(leaf)}, {leaf}, {.create_graph = true})[0];
     return values(grad({first.sum()}, {leaf})[0]);

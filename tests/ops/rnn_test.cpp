@@ -17,8 +17,8 @@ using testing::HasSubstr;
 constexpr std::pair<const char*, Cell> kCells[] = {
     {"tanh", Cell::tanh}, {"relu", Cell::relu}, {"gru", Cell::gru}, {"lstm", Cell::lstm}};
 
-TensorList run(Cell cell, const Tensor& x, const Tensor& h, const Tensor& c, const std::vector<RnnWeights>& w,
-               const RnnOptions& o = {}) {
+TensorList run_cell(Cell cell, const Tensor& x, const Tensor& h, const Tensor& c, const std::vector<RnnWeights>& w,
+                    const RnnOptions& o = {}) {
   if (cell == Cell::lstm) {
     LstmResult r = lstm(x, {h, c}, w, o);
     return {r.output, r.hidden, r.cell};
@@ -54,25 +54,25 @@ TEST(Rnn, AgreesWithPyTorch) {
       expect_golden(file, std::string(label) + "." + form, [&](const TensorList& x) {
         size_t at = cell == Cell::lstm ? 3 : 2;
         if (lengths) o.lengths = x[at++];
-        return run(cell, x[0], x[1], cell == Cell::lstm ? x[2] : Tensor(),
-                   take_weights(x, at, form != "nobias", projection), o);
+        return run_cell(cell, x[0], x[1], cell == Cell::lstm ? x[2] : Tensor(),
+                        take_weights(x, at, form != "nobias", projection), o);
       });
     }
 }
 
-struct Case {
+struct RnnCase {
   Tensor x, h, c;
   RnnWeights w;
   TensorList all() const { return {x, h, c, w.w_ih, w.w_hh, w.b_ih, w.b_hh}; }
 };
-Case make_case(Cell cell, int64_t steps, int64_t batch, int64_t inputs, int64_t units, DType dtype = f64,
-               bool bias = true) {
+RnnCase make_case(Cell cell, int64_t steps, int64_t batch, int64_t inputs, int64_t units, DType dtype = f64,
+                  bool bias = true) {
   int64_t rows = recurrent::gates_of(cell) * units;
   double size = 1 / std::sqrt(static_cast<double>(units));
-  Case k{scattered({steps, batch, inputs}, dtype, 1),
-         scattered({batch, units}, dtype, 2),
-         cell == Cell::lstm ? scattered({batch, units}, dtype, 3) : Tensor(),
-         {scattered({rows, inputs}, dtype, 4, -size, size), scattered({rows, units}, dtype, 5, -size, size)}};
+  RnnCase k{scattered({steps, batch, inputs}, dtype, 1),
+            scattered({batch, units}, dtype, 2),
+            cell == Cell::lstm ? scattered({batch, units}, dtype, 3) : Tensor(),
+            {scattered({rows, inputs}, dtype, 4, -size, size), scattered({rows, units}, dtype, 5, -size, size)}};
   if (bias) {
     k.w.b_ih = scattered({rows}, dtype, 6);
     k.w.b_hh = scattered({rows}, dtype, 7);
@@ -83,7 +83,7 @@ Case make_case(Cell cell, int64_t steps, int64_t batch, int64_t inputs, int64_t 
 }
 
 // Gradients of Σ weights·states by everything.
-TensorList gradients_of(const recurrent::States& s, const Case& k) {
+TensorList gradients_of(const recurrent::States& s, const RnnCase& k) {
   TensorList roots{s.hidden}, wanted;
   if (s.cell.defined()) roots.push_back(s.cell);
   TensorList weights;
@@ -101,7 +101,7 @@ TEST(Rnn, FusedAgreesWithComposed) {
     for (auto [steps, batch, inputs, units] : sizes)
       for (bool with_lengths : {false, true}) {
         SCOPED_TRACE(testing::Message() << label << " " << steps << "x" << batch << "x" << inputs << " to " << units);
-        Case k = make_case(cell, steps, batch, inputs, units, f64, units != 70);
+        RnnCase k = make_case(cell, steps, batch, inputs, units, f64, units != 70);
         Tensor lengths = with_lengths ? arange(batch) % (steps + 1) : Tensor();
         recurrent::Layer layer{cell, k.h, k.c, k.w, lengths};
         auto a = recurrent::run_sequence(k.x, layer), b = recurrent::compose_sequence(k.x, layer);
@@ -119,7 +119,7 @@ TEST(Rnn, FusedInF32AgreesWithF64) {
   for (auto [label, cell] : kCells)
     for (auto [steps, batch, inputs, units] : {std::array<int64_t, 4>{20, 12, 64, 256}, {7, 33, 100, 96}}) {
       SCOPED_TRACE(testing::Message() << label << " " << steps << "x" << batch << "x" << inputs << " to " << units);
-      Case k = make_case(cell, steps, batch, inputs, units, f32), wide = k;
+      RnnCase k = make_case(cell, steps, batch, inputs, units, f32), wide = k;
       auto widen = [](Tensor& t) {
         if (t.defined()) t = t.detach().to(f64).requires_grad_();
       };
@@ -135,7 +135,7 @@ TEST(Rnn, FusedInF32AgreesWithF64) {
 TEST(Rnn, PassesGradcheck) {
   for (auto [label, cell] : kCells) {
     SCOPED_TRACE(label);
-    Case k = make_case(cell, 3, 2, 2, 2);
+    RnnCase k = make_case(cell, 3, 2, 2, 2);
     TensorList in;
     for (const Tensor& t : k.all())
       if (t.defined()) in.push_back(t);
@@ -143,7 +143,7 @@ TEST(Rnn, PassesGradcheck) {
       size_t at = cell == Cell::lstm ? 3 : 2;
       RnnWeights w{x[at], x[at + 1], x[at + 2], x[at + 3]};
       auto batch = [](const Tensor& t) { return unsqueeze(t, 0); };
-      return run(cell, x[0], batch(x[1]), at == 3 ? batch(x[2]) : Tensor(), {w}, {.lengths = tensor({3, 2})});
+      return run_cell(cell, x[0], batch(x[1]), at == 3 ? batch(x[2]) : Tensor(), {w}, {.lengths = tensor({3, 2})});
     };
     EXPECT_TRUE(gradcheck(f, in));
     EXPECT_TRUE(gradgradcheck(f, in));
@@ -154,11 +154,11 @@ TEST(Rnn, WhatComesAfterTheLengthDoesNotMatter) {
   for (auto [label, cell] : kCells) {
     SCOPED_TRACE(label);
     auto result = [&](double rest) {
-      Case k = make_case(cell, 4, 2, 3, 5);
+      RnnCase k = make_case(cell, 4, 2, 3, 5);
       Tensor x = k.x.detach().clone();
       x.narrow(0, 2, 2).select(1, 0).fill_(rest);
       std::vector<RnnWeights> two{k.w, k.w};
-      TensorList out = run(cell, x, {}, {}, two, {.bidirectional = true, .lengths = tensor({2, 4})});
+      TensorList out = run_cell(cell, x, {}, {}, two, {.bidirectional = true, .lengths = tensor({2, 4})});
       EXPECT_EQ(values(out[0].narrow(0, 2, 2).select(1, 0)), Doubles(20, 0));
       for (Tensor& g : grad({out[0]}, {k.w.w_ih, k.w.w_hh}, {}, {fixed_weights(out[0])})) out.push_back(g);
       return out;
@@ -170,19 +170,19 @@ TEST(Rnn, WhatComesAfterTheLengthDoesNotMatter) {
 
 TEST(Rnn, GivesSomeInputsNoGradient) {
   for (auto [label, cell] : kCells) {
-    Case k = make_case(cell, 3, 2, 4, 3);
-    Tensor whole = grad({run(cell, k.x, {}, {}, {k.w})[0].sum()}, {k.w.w_hh})[0];
+    RnnCase k = make_case(cell, 3, 2, 4, 3);
+    Tensor whole = grad({run_cell(cell, k.x, {}, {}, {k.w})[0].sum()}, {k.w.w_hh})[0];
     for (Tensor t : k.all())
       if (t.defined()) t.requires_grad_(false);
     k.w.w_hh.requires_grad_();
-    Tensor y = run(cell, k.x, {}, {}, {k.w})[0];
+    Tensor y = run_cell(cell, k.x, {}, {}, {k.w})[0];
     y.sum().backward();
     EXPECT_TRUE(identical(k.w.w_hh.grad(), whole)) << label;
     EXPECT_FALSE(k.w.b_ih.grad().defined());
     // Both biases want one: gradients must not share memory.
     k.w.b_ih.requires_grad_();
     k.w.b_hh.requires_grad_();
-    run(cell, k.x, {}, {}, {k.w})[0].sum().backward();
+    run_cell(cell, k.x, {}, {}, {k.w})[0].sum().backward();
     EXPECT_FALSE(k.w.b_ih.grad().shares_storage(k.w.b_hh.grad()));
   }
 }
@@ -190,26 +190,26 @@ TEST(Rnn, GivesSomeInputsNoGradient) {
 TEST(Rnn, TakesAnyLayoutAndDtype) {
   for (auto [label, cell] : kCells) {
     SCOPED_TRACE(label);
-    Case k = make_case(cell, 4, 3, 5, 6, f32);
+    RnnCase k = make_case(cell, 4, 3, 5, 6, f32);
     auto across = [](const Tensor& t) { return t.t().contiguous().t(); };
     RnnWeights odd{across(k.w.w_ih), across(k.w.w_hh), k.w.b_ih, k.w.b_hh};
-    Tensor y = run(cell, k.x, {}, {}, {k.w})[0];
-    EXPECT_TRUE(identical(run(cell, transpose(k.x, 0, 1), {}, {}, {odd}, {.batch_first = true})[0].contiguous(),
+    Tensor y = run_cell(cell, k.x, {}, {}, {k.w})[0];
+    EXPECT_TRUE(identical(run_cell(cell, transpose(k.x, 0, 1), {}, {}, {odd}, {.batch_first = true})[0].contiguous(),
                           transpose(y, 0, 1).contiguous()));
     RnnWeights half{k.w.w_ih.to(bf16), k.w.w_hh.to(bf16), k.w.b_ih.to(bf16), k.w.b_hh.to(bf16)};
-    Tensor small = run(cell, k.x.to(bf16), {}, {}, {half})[0];
+    Tensor small = run_cell(cell, k.x.to(bf16), {}, {}, {half})[0];
     EXPECT_EQ(small.dtype(), bf16);
     EXPECT_TRUE(close(small, y, 0.1));
     auto meta = [](const Tensor& t) { return t.to("meta"); };
     RnnWeights shapes{meta(k.w.w_ih), meta(k.w.w_hh), meta(k.w.b_ih), meta(k.w.b_hh)};
-    EXPECT_EQ(run(cell, meta(k.x), {}, {}, {shapes})[0].sizes(), (Shape{4, 3, 6}));
-    Case narrow = make_case(cell, 2, 2, 0, 3, f32);
-    Tensor lone = run(cell, narrow.x, {}, {}, {narrow.w})[0];
+    EXPECT_EQ(run_cell(cell, meta(k.x), {}, {}, {shapes})[0].sizes(), (Shape{4, 3, 6}));
+    RnnCase narrow = make_case(cell, 2, 2, 0, 3, f32);
+    Tensor lone = run_cell(cell, narrow.x, {}, {}, {narrow.w})[0];
     lone.sum().backward();
     EXPECT_EQ(narrow.x.grad().sizes(), (Shape{2, 2, 0}));
     for (Shape sizes : {Shape{0, 3, 5}, Shape{4, 0, 5}}) {
       Tensor none = zeros(sizes).requires_grad_();
-      TensorList out = run(cell, none, {}, {}, {k.w});
+      TensorList out = run_cell(cell, none, {}, {}, {k.w});
       EXPECT_EQ(out[0].sizes(), (Shape{sizes[0], sizes[1], 6}));
       TensorList g = grad({out[0].sum() + out[1].sum()}, {none, k.w.w_hh, k.w.b_hh}, {.allow_unused = true});
       if (g[1].defined()) {
@@ -220,13 +220,13 @@ TEST(Rnn, TakesAnyLayoutAndDtype) {
 }
 
 TEST(Rnn, DropsBetweenLayersWhenTraining) {
-  Case k = make_case(Cell::gru, 5, 3, 4, 4);
+  RnnCase k = make_case(Cell::gru, 5, 3, 4, 4);
   std::vector<RnnWeights> two{k.w, k.w};
   auto run_two = [&](bool training) {
     manual_seed(1);
-    return run(Cell::gru, k.x, {}, {}, two, {.layers = 2, .dropout = 0.5, .training = training})[0];
+    return run_cell(Cell::gru, k.x, {}, {}, two, {.layers = 2, .dropout = 0.5, .training = training})[0];
   };
-  EXPECT_TRUE(identical(run_two(false), run(Cell::gru, k.x, {}, {}, two, {.layers = 2})[0]));
+  EXPECT_TRUE(identical(run_two(false), run_cell(Cell::gru, k.x, {}, {}, two, {.layers = 2})[0]));
   EXPECT_FALSE(allclose(run_two(true), run_two(false)));
   EXPECT_TRUE(identical(run_two(true), run_two(true)));
 }
@@ -236,7 +236,7 @@ TEST(Rnn, HasTheSameBitsOnAnyThreads) {
     for (int64_t batch : {12, 3}) {  // shared by rows, and by units
       auto result = [&](int threads) {
         ThreadsGuard guard(threads);
-        Case k = make_case(cell, 3, batch, 128, 256, f32);
+        RnnCase k = make_case(cell, 3, batch, 128, 256, f32);
         recurrent::States s = recurrent::run_sequence(k.x, {cell, k.h, k.c, k.w, {}});
         TensorList all = gradients_of(s, k);
         all.push_back(s.hidden.detach());
@@ -248,7 +248,7 @@ TEST(Rnn, HasTheSameBitsOnAnyThreads) {
 }
 
 TEST(Rnn, TakesNarrowInputUnderAutocast) {
-  Case k = make_case(Cell::lstm, 3, 2, 4, 5, f32);
+  RnnCase k = make_case(Cell::lstm, 3, 2, 4, 5, f32);
   Tensor x = k.x.detach().to(bf16);
   ModeGuard on(kAutocastMode, 0);
   Tensor y = lstm(x, {}, {k.w}).output;
@@ -257,7 +257,7 @@ TEST(Rnn, TakesNarrowInputUnderAutocast) {
 }
 
 TEST(Rnn, RefusesWhatItCannotTake) {
-  Case k = make_case(Cell::lstm, 4, 2, 3, 5);
+  RnnCase k = make_case(Cell::lstm, 4, 2, 3, 5);
   auto text = [&](auto error, const Tensor& x, const LstmState& s, std::vector<RnnWeights> w, RnnOptions o = {}) {
     return message_of<decltype(error)>([&] { lstm(x, s, w, o); });
   };

@@ -1,6 +1,7 @@
 // Shape operators that copy: values against plain loops, layouts, errors.
 #include <cmath>
 
+#include "tests/ops/numbers.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
 
@@ -9,11 +10,6 @@ namespace {
 
 using testing::HasSubstr;
 using namespace test;  // NOLINT
-
-using Ints = std::vector<int64_t>;
-Ints ints(const Tensor& t) { return t.to_vector<int64_t>(); }
-Tensor counting(const Shape& sizes, DType dtype = f32) { return arange(sizes.product()).to(dtype).reshape(sizes); }
-const DType all_dtypes[] = {f32, f64, bf16, f16, i8, u8, i16, i32, i64, boolean, c64, c128};
 
 // Products of sizes and strides that no integer holds.
 TEST(Geometry, WhatReachesTooFarIsRefused) {
@@ -48,7 +44,7 @@ TEST(Flip, DimsAndLayouts) {
   EXPECT_FALSE(flip(x, 0).shares_storage(x));
   EXPECT_THAT(message_of<ValueError>([&] { flip(x, {0, -2}); }), HasSubstr("twice"));
   EXPECT_THROW(flip(x, 2), IndexError);
-  for (DType dtype : all_dtypes) EXPECT_TRUE(equal(flip(x.to(dtype), 1), flip(x, 1).to(dtype))) << name(dtype);
+  for (DType dtype : kAllDTypes) EXPECT_TRUE(equal(flip(x.to(dtype), 1), flip(x, 1).to(dtype))) << name(dtype);
 }
 
 TEST(Roll, ShiftsAnyWay) {
@@ -102,7 +98,7 @@ TEST(Cat, PromotesAndSkipsEmptyLists) {
   EXPECT_EQ(cat({zeros({0}), ones({2, 2})}, 1).sizes(), Shape({2, 2}));
   EXPECT_EQ(cat({zeros({0}), zeros({0})}).sizes(), Shape({0}));
   EXPECT_EQ(cat({zeros({2, 0}), ones({2, 1})}, -1).sizes(), Shape({2, 1}));
-  for (DType dtype : all_dtypes) {
+  for (DType dtype : kAllDTypes) {
     Tensor x = counting({2, 3}).to(dtype);
     EXPECT_TRUE(equal(cat({x, x}, 0), repeat(x, {2, 1}))) << name(dtype);
   }

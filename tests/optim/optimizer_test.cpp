@@ -1,9 +1,9 @@
 // Optimizers against PyTorch's (tests/golden/optim.py), their states, groups, dtypes, layouts and errors.
 #include <functional>
 
+#include "tests/optim/golden.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect.h"
-#include "tests/support/npz.h"
 #include "tests/support/scratch.h"
 #include "tutti/io.h"
 #include "tutti/optim.h"
@@ -17,11 +17,6 @@ using testing::HasSubstr;
 constexpr int kSteps = 20;
 using Made = std::unique_ptr<Optimizer>;
 using Make = std::function<Made(const TensorList&)>;
-
-const Npz& golden() {
-  static const Npz file("tests/golden/optim.npz");
-  return file;
-}
 
 template <class O, class Options>
 Make maker(const Options& options) {

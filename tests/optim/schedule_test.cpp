@@ -1,9 +1,9 @@
 // Schedules against PyTorch's.
 #include <cmath>
 
+#include "tests/optim/golden.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect_ops.h"
-#include "tests/support/npz.h"
 #include "tutti/io.h"
 #include "tutti/optim.h"
 
@@ -12,11 +12,6 @@ namespace {
 
 using namespace optim;
 using testing::HasSubstr;
-
-const Npz& golden() {
-  static const Npz file("tests/golden/optim.npz");
-  return file;
-}
 
 SGD make_sgd(double lr = 0.5) { return SGD({zeros({1}).requires_grad_()}, {.lr = lr, .momentum = 0.9}); }
 

@@ -14,17 +14,17 @@ namespace {
 
 using namespace optim;
 
-struct Case {
+struct SparseCase {
   const char* name;
   std::function<std::unique_ptr<Optimizer>(const TensorList&)> make;
 };
 
 template <class O, class Options>
-Case with(const char* name, const Options& options) {
+SparseCase with(const char* name, const Options& options) {
   return {name, [=](const TensorList& p) { return std::make_unique<O>(p, options); }};
 }
 
-std::vector<Case> cases() {
+std::vector<SparseCase> sparse_cases() {
   return {with<SGD>("SGD", SGDOptions{.lr = 0.1}),
           with<SGD>("SGD upwards", SGDOptions{.lr = 0.1, .maximize = true}),
           with<Adagrad>("Adagrad", AdagradOptions{.lr = 0.1, .lr_decay = 0.1}),
@@ -36,7 +36,7 @@ std::vector<Case> cases() {
 constexpr int64_t kRows = 2000, kWidth = 33;
 
 // Gradients of lookups: many rows, most of them more than once.
-void do_steps(Optimizer& optimizer, const Tensor& table, int first, int last) {
+void do_sparse_steps(Optimizer& optimizer, const Tensor& table, int first, int last) {
   for (int step = first; step < last; ++step) {
     manual_seed(static_cast<uint64_t>(100 + step));
     Tensor rows = randint(0, kRows / 2, {1, kRows}) * (step % 2 + 1);
@@ -65,12 +65,12 @@ TEST(SparseOptimizer, PlainStepsAgreeWithPyTorch) {
 }
 
 TEST(SparseOptimizer, ThreadsDoNotChangeResults) {
-  for (const Case& c : cases()) {
+  for (const SparseCase& c : sparse_cases()) {
     auto run = [&](int threads) {
       ThreadsGuard guard(threads);
       Tensor table = table_of(f32);
       auto optimizer = c.make({table});
-      do_steps(*optimizer, table, 0, 3);
+      do_sparse_steps(*optimizer, table, 0, 3);
       return table.detach();
     };
     Tensor one = run(1);
@@ -82,30 +82,30 @@ TEST(SparseOptimizer, ThreadsDoNotChangeResults) {
 
 TEST(SparseOptimizer, StatesContinueBitForBit) {
   for (DType dtype : {f32, f64, bf16})
-    for (const Case& c : cases()) {
+    for (const SparseCase& c : sparse_cases()) {
       Tensor table = table_of(dtype);
       auto whole = c.make({table});
-      do_steps(*whole, table, 0, 3);
+      do_sparse_steps(*whole, table, 0, 3);
       std::string kept = io::state_to_bytes(whole->state());
       Tensor twin = table.detach().clone().requires_grad_(), unloaded = table.detach().clone().requires_grad_();
-      do_steps(*whole, table, 3, 6);
+      do_sparse_steps(*whole, table, 3, 6);
       auto fresh = c.make({twin});
       fresh->set_lr(123);
       fresh->load_state(io::state_from_bytes(kept, "here"));
-      do_steps(*fresh, twin, 3, 6);
+      do_sparse_steps(*fresh, twin, 3, 6);
       EXPECT_TRUE(identical(twin.detach(), table.detach())) << c.name << " in " << name(dtype);
       if (std::string(c.name).starts_with("SGD")) continue;  // it keeps nothing, so that nothing could be missing
       auto forgetful = c.make({unloaded});
-      do_steps(*forgetful, unloaded, 3, 6);
+      do_sparse_steps(*forgetful, unloaded, 3, 6);
       EXPECT_FALSE(identical(unloaded.detach(), table.detach())) << c.name;
     }
 }
 
 TEST(SparseOptimizer, AnyLayoutGivesTheSame) {
-  for (const Case& c : cases()) {
+  for (const SparseCase& c : sparse_cases()) {
     auto run = [&](Tensor table) {
       auto optimizer = c.make({table.requires_grad_()});
-      do_steps(*optimizer, table, 0, 2);
+      do_sparse_steps(*optimizer, table, 0, 2);
       return table.detach().contiguous();
     };
     Tensor start = table_of(f32).detach(), expected = run(start.clone());

@@ -13,7 +13,7 @@ using testing::UnorderedElementsAre;
 
 struct Ddp : QuickTest<1, 2, 3> {};
 
-Tensor loss_of(const Tensor& y, const Tensor& target) { return mse_loss(y, target); }
+Tensor squared_loss(const Tensor& y, const Tensor& target) { return mse_loss(y, target); }
 
 TUTTI_RANK_TEST(Ddp, EqualsOneProcessWithAllBatches) {
   Mlp net = seeded<Mlp>(), whole = net.clone();
@@ -23,8 +23,8 @@ TUTTI_RANK_TEST(Ddp, EqualsOneProcessWithAllBatches) {
     Tensor x = numbers({4 * world_size(), 6}, step), y = numbers({4 * world_size(), 3}, 100 + step);
     adam.zero_grad();
     alone.zero_grad();
-    loss_of(ddp(mine(x, 4)), mine(y, 4)).backward();
-    loss_of(whole(x), y).backward();
+    squared_loss(ddp(mine(x, 4)), mine(y, 4)).backward();
+    squared_loss(whole(x), y).backward();
     expect_same_gradients(ddp, whole);
     adam.step();
     alone.step();

@@ -12,16 +12,16 @@ constexpr int64_t kWidth = 128, kBlocks = 12;
 constexpr int64_t kUnit = (2 * kWidth * 4 * kWidth + 5 * kWidth) * 4;  // bytes of a block's parameters
 constexpr int64_t kModel = kBlocks * kUnit;
 
-struct Block : nn::Module<Block> {
+struct WideBlock : nn::Module<WideBlock> {
   nn::Linear up{kWidth, 4 * kWidth}, down{4 * kWidth, kWidth};
   TUTTI_FIELDS(up, down)
   Tensor forward(const Tensor& x) { return x + down(relu(up(x))); }
 };
 struct Tower : nn::Module<Tower> {
-  std::vector<Block> blocks;
+  std::vector<WideBlock> blocks;
   TUTTI_FIELDS(blocks)
   Tensor forward(Tensor x) {
-    for (Block& block : blocks) x = block(x);
+    for (WideBlock& block : blocks) x = block(x);
     return x;
   }
 };
@@ -51,7 +51,7 @@ int64_t peak_of(const parallel::FullyShardOptions& options, bool sharded = true)
 
 // What is large beside the blocks, as words are: in the unit of the outermost module, or in units of its own.
 constexpr int64_t kWords = 4096, kTable = kWords * kWidth * 4;  // bytes of its parameters
-struct Gpt : nn::Module<Gpt> {
+struct TowerWithWords : nn::Module<TowerWithWords> {
   nn::Embedding tokens{kWords, kWidth};
   Tower tower;
   nn::Linear head{kWidth, kWords};
@@ -62,7 +62,7 @@ int64_t peak_with_words(bool units) {
   set_num_threads(1);
   memory::empty_cache();
   int64_t before = memory::statistics().bytes_in_use;
-  Gpt net;
+  TowerWithWords net;
   for (int64_t i = 0; i < kBlocks; ++i) {
     net.tower.blocks.emplace_back();
     fully_shard(net.tower.blocks.back());

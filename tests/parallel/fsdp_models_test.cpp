@@ -22,18 +22,18 @@ struct Perceptron : nn::Module<Perceptron> {
 };
 
 // What becomes a unit of each model, beside the model itself.
-void shard(Perceptron& net, const FullyShardOptions& options) {
+void shard_parts(Perceptron& net, const FullyShardOptions& options) {
   fully_shard(net.first, options);
   fully_shard(net.second, options);
 }
-void shard(Cnn& net, const FullyShardOptions& options) {
+void shard_parts(Cnn& net, const FullyShardOptions& options) {
   fully_shard(net.conv1, options);
   fully_shard(net.fc1, options);
 }
-void shard(Lstm& net, const FullyShardOptions& options) { fully_shard(net.lstm, options); }
+void shard_parts(Lstm& net, const FullyShardOptions& options) { fully_shard(net.lstm, options); }
 
 // Of blocks, each of which can be a unit.
-struct Block : nn::Module<Block> {
+struct AttentionBlock : nn::Module<AttentionBlock> {
   nn::LayerNorm norm1{8}, norm2{8};
   nn::Linear mix{8, 8}, up{8, 16}, down{16, 8};
   TUTTI_FIELDS(norm1, norm2, mix, up, down)
@@ -43,14 +43,14 @@ struct Block : nn::Module<Block> {
     return y + down(gelu(up(norm2(y))));
   }
 };
-struct Gpt : nn::Module<Gpt> {
+struct ShardedGpt : nn::Module<ShardedGpt> {
   nn::Embedding tokens{11, 8}, places{6, 8};
-  std::vector<Block> blocks = std::vector<Block>(3);
+  std::vector<AttentionBlock> blocks = std::vector<AttentionBlock>(3);
   nn::Linear head{8, 11};
   TUTTI_FIELDS(tokens, places, blocks, head)
   Tensor forward(const Tensor& text) {
     Tensor h = tokens(text) + places(arange(text.size(1)));
-    for (Block& block : blocks) h = block(h);
+    for (AttentionBlock& block : blocks) h = block(h);
     return head(h);
   }
   static Tensor input(uint64_t seed, int64_t rows) {
@@ -59,15 +59,15 @@ struct Gpt : nn::Module<Gpt> {
   }
   Tensor loss(const Tensor& y, const Tensor& x) { return cross_entropy(y.flatten(0, 1), ((x * 3 + 1) % 11).flatten()); }
 };
-void shard(Gpt& net, const FullyShardOptions& options) {
-  for (Block& block : net.blocks) fully_shard(block, options);
+void shard_parts(ShardedGpt& net, const FullyShardOptions& options) {
+  for (AttentionBlock& block : net.blocks) fully_shard(block, options);
   fully_shard(net.head, options);
 }
 
 template <class M>
-void compare(const FullyShardOptions& options = {}) {
+void compare_sharded(const FullyShardOptions& options = {}) {
   M net = seeded<M>(), whole = net.clone();
-  shard(net, options);
+  shard_parts(net, options);
   fully_shard(net, options);
   optim::Adam adam(net.parameters(), {.lr = 0.05}), alone(whole.parameters(), {.lr = 0.05});
   for (uint64_t step = 0; step < 4; ++step) {
@@ -87,19 +87,19 @@ void compare(const FullyShardOptions& options = {}) {
 }
 
 struct FsdpModels : QuickTest<1, 2, 3, 4> {};
-TUTTI_RANK_TEST(FsdpModels, Mlp) { compare<Perceptron>(); }
-TUTTI_RANK_TEST(FsdpModels, Cnn) { compare<Cnn>(); }
-TUTTI_RANK_TEST(FsdpModels, Lstm) { compare<Lstm>(); }
-TUTTI_RANK_TEST(FsdpModels, Gpt) { compare<Gpt>(); }
+TUTTI_RANK_TEST(FsdpModels, Mlp) { compare_sharded<Perceptron>(); }
+TUTTI_RANK_TEST(FsdpModels, Cnn) { compare_sharded<Cnn>(); }
+TUTTI_RANK_TEST(FsdpModels, Lstm) { compare_sharded<Lstm>(); }
+TUTTI_RANK_TEST(FsdpModels, Gpt) { compare_sharded<ShardedGpt>(); }
 
 struct FsdpWays : QuickTest<2, 3> {};
-TUTTI_RANK_TEST(FsdpWays, KeptAfterForward) { compare<Gpt>({.reshard_after_forward = false}); }
-TUTTI_RANK_TEST(FsdpWays, NothingAhead) { compare<Gpt>({.prefetch = 0}); }
-TUTTI_RANK_TEST(FsdpWays, MuchAhead) { compare<Gpt>({.prefetch = 5}); }
+TUTTI_RANK_TEST(FsdpWays, KeptAfterForward) { compare_sharded<ShardedGpt>({.reshard_after_forward = false}); }
+TUTTI_RANK_TEST(FsdpWays, NothingAhead) { compare_sharded<ShardedGpt>({.prefetch = 0}); }
+TUTTI_RANK_TEST(FsdpWays, MuchAhead) { compare_sharded<ShardedGpt>({.prefetch = 5}); }
 
 // All parameters after a few steps in f32, as bytes.
 template <class M>
-std::string train(const harness::Runner& runner, int ranks, const FullyShardOptions& options) {
+std::string train_sharded(const harness::Runner& runner, int ranks, const FullyShardOptions& options) {
   Scratch scratch;
   std::string path = scratch / "parameters";
   harness::run_ranks(
@@ -108,7 +108,7 @@ std::string train(const harness::Runner& runner, int ranks, const FullyShardOpti
         set_num_threads(1);
         M net = seeded<M>();
         net.to(f32);
-        shard(net, options);
+        shard_parts(net, options);
         fully_shard(net, options);
         optim::Adam adam(net.parameters(), {.lr = 0.05});
         for (uint64_t step = 0; step < 4; ++step) {
@@ -134,13 +134,14 @@ std::string train(const harness::Runner& runner, int ranks, const FullyShardOpti
 }
 
 template <class M>
-void compare_transports() {
+void compare_sharded_transports() {
   for (int ranks : {2, 3}) {
     std::string first;
     for (const auto& runner : harness::every_transport())
       for (int prefetch : {0, 1}) {
         // When parameters are gathered must not show.
-        std::string bytes = train<M>(runner, ranks, {.reshard_after_forward = prefetch == 0, .prefetch = prefetch});
+        std::string bytes =
+            train_sharded<M>(runner, ranks, {.reshard_after_forward = prefetch == 0, .prefetch = prefetch});
         if (first.empty()) first = bytes;
         EXPECT_GT(bytes.size(), 100u);
         EXPECT_TRUE(bytes == first) << ranks << " ranks by " << runner.name << ", " << prefetch << " ahead";
@@ -148,9 +149,9 @@ void compare_transports() {
   }
 }
 
-TEST(FsdpSameBits, Cnn) { compare_transports<Cnn>(); }
-TEST(FsdpSameBits, Lstm) { compare_transports<Lstm>(); }
-TEST(FsdpSameBits, Gpt) { compare_transports<Gpt>(); }
+TEST(FsdpSameBits, Cnn) { compare_sharded_transports<Cnn>(); }
+TEST(FsdpSameBits, Lstm) { compare_sharded_transports<Lstm>(); }
+TEST(FsdpSameBits, Gpt) { compare_sharded_transports<ShardedGpt>(); }
 
 }  // namespace
 }  // namespace tutti

@@ -12,7 +12,7 @@ namespace {
 using namespace test;  // NOLINT
 using parallel::fully_shard;
 
-struct Net : nn::Module<Net> {
+struct SavedNet : nn::Module<SavedNet> {
   nn::Conv2d conv{2, 4, 3, {.padding = 1}};
   nn::BatchNorm2d norm{4};
   nn::Linear body{4 * 16, 8}, out{8, 3};
@@ -21,12 +21,12 @@ struct Net : nn::Module<Net> {
 };
 
 struct Trainer {
-  Net net = seeded<Net>();
+  SavedNet net = seeded<SavedNet>();
   std::unique_ptr<optim::Adam> adam;
   /// `how`: 0 not sharded, 1 or 2: into other units.
   explicit Trainer(int how, uint64_t seed = 11, bool channels_last = false) {
     manual_seed(seed);
-    if (seed != 11) net = Net(), net.to(f64);
+    if (seed != 11) net = SavedNet(), net.to(f64);
     if (channels_last) net.to(MemoryFormat::channels_last);
     if (how == 1) fully_shard(net.conv);
     if (how == 2) fully_shard(net.body);
@@ -152,7 +152,7 @@ TEST(FsdpShardedState, Hybrid) {
   Scratch scratch;
   std::string folder = scratch / "run";
   harness::run_ranks(4, [&] {
-    Net net = seeded<Net>();
+    SavedNet net = seeded<SavedNet>();
     fully_shard(net, {.group = world().split(rank() / 2), .replicas = world().split(rank() % 2)});
     optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
     net(numbers({3, 2, 4, 4}, 0)).pow(2).mean().backward();
@@ -175,7 +175,7 @@ TEST(FsdpShardedState, NotSeenByAll) {
     std::string folder = scratch / "run", older = scratch / "older", nowhere = scratch / "nowhere",
                 broken = scratch / "broken";
     auto body = [&](bool hybrid) {
-      Net net = seeded<Net>();
+      SavedNet net = seeded<SavedNet>();
       parallel::FullyShardOptions options;
       if (hybrid) options = {.group = world().split(rank() / 2), .replicas = world().split(rank() % 2)};
       fully_shard(net, options);
@@ -222,7 +222,7 @@ TEST(FsdpShardedState, BrokenFiles) {
     t.step(0);
     parallel::save_sharded(folder, t.net, t.adam.get());
   });
-  Net other = seeded<Net>();
+  SavedNet other = seeded<SavedNet>();
   other.body = nn::Linear(4 * 16, 9);
   std::string text = message_of<ValueError>([&] { parallel::load_sharded(folder, other); });
   EXPECT_NE(text.find("body.weight"), std::string::npos) << text;

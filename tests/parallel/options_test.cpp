@@ -87,7 +87,7 @@ std::vector<int> ranks_of(const Features& f) {
 int root_of(const Features& f) { return f[kOtherRoot] ? world_size() - 1 : 0; }
 
 // Means over rows, so that ranks' losses can be put together by weights.
-Tensor loss_of(const Tensor& y) { return (y * (y + 0.5)).mean(1).mean(); }
+Tensor loss_of_rows(const Tensor& y) { return (y * (y + 0.5)).mean(1).mean(); }
 
 // One process: what all active ranks do in a step, put together.
 void reference_step(std::vector<Net>& nets, const Features& f, int step) {
@@ -106,7 +106,7 @@ void reference_step(std::vector<Net>& nets, const Features& f, int step) {
       Tensor y = f[kSyncNorm] ? all.narrow(0, row, rows_of(f, r))
                               : nets[static_cast<size_t>(r)](xs[static_cast<size_t>(k)], f, false);
       if (uses_other(f, r, step)) y = nets[0].other(y);
-      sum = sum + loss_of(y) * weight;
+      sum = sum + loss_of_rows(y) * weight;
       row += static_cast<int>(rows_of(f, r));
       ++k;
     }
@@ -174,7 +174,7 @@ struct Clear {
   }
 };
 
-void train(const Features& f) {
+void train_with(const Features& f) {
   Net net = seeded<Net>(f[kSparse]);
   if (f[kFrozen]) net.one.requires_grad_(false);
   // One of the reference's modules for each rank, whose parameters are shared and whose buffers are not.
@@ -203,7 +203,7 @@ void train(const Features& f) {
         if (f[kSamples]) ddp.set_samples(static_cast<double>(rows_of(f, rank())));
         Tensor loss = zeros({}, {f64});
         for (int k = 0; k < forwards_of(f); ++k)
-          loss = loss + loss_of(ddp(words_of(f, step, part + 10 * k, rank()), f, uses_other(f, rank(), step)));
+          loss = loss + loss_of_rows(ddp(words_of(f, step, part + 10 * k, rank()), f, uses_other(f, rank(), step)));
         loss.backward({.create_graph = f[kCreateGraph]});
       }
       {
@@ -256,7 +256,7 @@ TUTTI_RANK_TEST(Pairs, OfOptions) {
       if (std::getenv("SHOW") && rank() == 0) std::fprintf(stderr, "%s with %s\n", kNames[a], kNames[b]);
       Features f;
       f.on[a] = f.on[b] = true;
-      ASSERT_NO_FATAL_FAILURE(train(f));
+      ASSERT_NO_FATAL_FAILURE(train_with(f));
       ASSERT_FALSE(testing::Test::HasFailure()) << kNames[a] << " with " << kNames[b];
     }
 }
@@ -266,7 +266,7 @@ TUTTI_RANK_TEST(Pairs, AndMany) {
   for (Feature k : {kSmallBuckets, kUserHook, kChecksum, kAverageBuffers, kNoSync, kCheckpoint, kTwice, kSparse,
                     kRankDiffers, kJoin, kOwnSink, kOtherRoot, kOtherGroup, kChanges, kForwards})
     f.on[k] = true;
-  train(f);
+  train_with(f);
 }
 
 }  // namespace

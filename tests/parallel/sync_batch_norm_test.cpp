@@ -24,7 +24,7 @@ int64_t all_rows(bool empty_first) {
   return rows;
 }
 
-void compare(const Shape& rest, bool empty_first) {
+void compare_norms(const Shape& rest, bool empty_first) {
   Shape sizes{all_rows(empty_first)};
   for (int64_t s : rest) sizes.push_back(s);
   if (sizes[0] == 0) return;
@@ -60,10 +60,10 @@ void compare(const Shape& rest, bool empty_first) {
 }
 
 TUTTI_RANK_TEST(SyncBatchNormTest, UnevenBatches) {
-  compare({4}, false);
-  compare({3, 2, 2}, false);
+  compare_norms({4}, false);
+  compare_norms({3, 2, 2}, false);
 }
-TUTTI_RANK_TEST(SyncBatchNormTest, AnEmptyBatch) { compare({4}, true); }
+TUTTI_RANK_TEST(SyncBatchNormTest, AnEmptyBatch) { compare_norms({4}, true); }
 
 TUTTI_RANK_TEST(SyncBatchNormTest, GradientsOfGradients) {
   parallel::SyncBatchNorm norm(2, {.track_running_stats = false});

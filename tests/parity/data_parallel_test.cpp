@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/memory.h"
+#include "tests/parity/support.h"
 #include "tests/support/expect.h"
 #include "tests/support/scratch.h"
 #include "tutti/amp.h"
@@ -15,12 +16,11 @@ namespace tutti {
 namespace {
 
 using namespace parallel;
+using test::kTwo;
 using test::message_of;
 using test::Scratch;
 using testing::AllOf;
 using testing::HasSubstr;
-
-const Devices kTwo = {"cpu:0", "cpu:1"};
 
 struct ParityC : testing::Test {
   void SetUp() override {

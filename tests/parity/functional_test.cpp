@@ -2,6 +2,7 @@
 // values that passed from rank to rank; each also under differences of first and second order.
 #include <numeric>
 
+#include "tests/parity/support.h"
 #include "tests/support/expect.h"
 #include "tutti/comm.h"
 #include "tutti/testing.h"
@@ -13,7 +14,6 @@ using namespace test;  // NOLINT
 
 struct ParityE : harness::TransportTest<1, 2, 3, 4> {};
 
-size_t at(int k) { return static_cast<size_t>(k); }
 // Ones and the rank, as every rank's input begins.
 Tensor input(int rank) { return full({5, 5}, 1.0 + rank, {f64}).requires_grad_(); }
 double sum_of_inputs() { return world_size() * (world_size() + 1) / 2.0; }

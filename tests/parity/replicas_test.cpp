@@ -13,6 +13,7 @@
 #include "base/cores.h"
 #include "comm/group/rank.h"
 #include "comm/transport/transport.h"
+#include "tests/parity/support.h"
 #include "tests/support/few_threads.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/tutti.h"
@@ -20,7 +21,7 @@
 namespace tutti {
 namespace {
 
-const parallel::Devices kTwo = {"cpu:0", "cpu:1"};
+using test::kTwo;
 
 struct ParityCReplicas : testing::Test {
   void SetUp() override {

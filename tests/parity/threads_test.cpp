@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/parity/support.h"
 #include "tests/support/expect.h"
 #include "tests/support/shared.h"
 #include "tutti/comm.h"
@@ -21,7 +22,6 @@ using namespace test;  // NOLINT
 
 struct ParityA : harness::TransportTest<1, 2, 3, 4, 8> {};
 
-size_t at(int k) { return static_cast<size_t>(k); }
 double sum_of_ranks() { return world_size() * (world_size() - 1) / 2.0; }
 std::ptrdiff_t count_threads() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());

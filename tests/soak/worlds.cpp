@@ -29,8 +29,8 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 #if TUTTI_SANITIZE_ADDRESS
-// A world that was cut leaves UCX's worker to the end of the process (UcxWire::cut), and part of what that holds is known
-// only to memory in which LeakSanitizer does not look.
+// A world that was cut leaves UCX's worker to the end of the process (UcxWire::cut), and part of what that holds is
+// known only to memory in which LeakSanitizer does not look.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:libucs.so\n"; }
 #endif

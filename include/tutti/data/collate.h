@@ -165,16 +165,16 @@ struct Collated<std::optional<T>> {
 
 template <tree::HasFields T>
 struct Collated<T> {
-  using Fields = decltype(std::declval<const T&>().fields());
+  using Fields = decltype(std::declval<const T&>().fields().tuple());
   static constexpr bool same = CollatedFields<Fields>::same;
   using type = std::conditional_t<same, T, typename CollatedFields<Fields>::type>;
   static type make(const Pointers<T>& samples) {
     return [&]<size_t... i>(std::index_sequence<i...>) {
       typename CollatedFields<Fields>::type parts{
-          collate_part(samples, [](const T& s) -> const auto& { return std::get<i>(s.fields()); })...};
+          collate_part(samples, [](const T& s) -> const auto& { return std::get<i>(s.fields().tuple()); })...};
       if constexpr (same) {
         T result(*samples[0]);
-        result.fields() = std::move(parts);
+        result.fields().tuple() = std::move(parts);
         return result;
       } else {
         return parts;

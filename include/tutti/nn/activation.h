@@ -204,4 +204,35 @@ using Dropout1d = ChannelDropout;
 using Dropout2d = ChannelDropout;
 using Dropout3d = ChannelDropout;
 
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<ReLU>;
+extern template class Module<ReLU6>;
+extern template class Module<LeakyReLU>;
+extern template class Module<ELU>;
+extern template class Module<SELU>;
+extern template class Module<CELU>;
+extern template class Module<SiLU>;
+extern template class Module<Mish>;
+extern template class Module<Softplus>;
+extern template class Module<Softsign>;
+extern template class Module<Tanh>;
+extern template class Module<Sigmoid>;
+extern template class Module<LogSigmoid>;
+extern template class Module<Hardtanh>;
+extern template class Module<Hardsigmoid>;
+extern template class Module<Hardswish>;
+extern template class Module<Hardshrink>;
+extern template class Module<Softshrink>;
+extern template class Module<Threshold>;
+extern template class Module<Tanhshrink>;
+extern template class Module<GELU>;
+extern template class Module<Softmax>;
+extern template class Module<Softmin>;
+extern template class Module<LogSoftmax>;
+extern template class Module<GLU>;
+extern template class Module<PReLU>;
+extern template class Module<RReLU>;
+extern template class Module<Dropout>;
+extern template class Module<ChannelDropout>;
+
 }  // namespace tutti::nn

@@ -44,9 +44,7 @@ struct MultiheadAttention : Module<MultiheadAttention> {
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& options = {});
   using Module<MultiheadAttention>::operator();
   Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                    const AttendOptions& options) {  // lets braces through
-    return Module<MultiheadAttention>::operator()(query, key, value, options);
-  }
+                    const AttendOptions& options);  // lets braces through
   /// The same, and the weights by which values were added up (those that dropout left, in training): [batch, T, S],
   /// the mean over the heads, or [batch, heads, T, S]. Makes them as a whole, which forward does not. Runs no hooks.
   AttendResult with_weights(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -78,9 +76,7 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   TransformerEncoderLayer(int64_t width, int64_t heads, const TransformerOptions& options = {});
   Tensor forward(const Tensor& x, const AttendOptions& options = {});
   using Module<TransformerEncoderLayer>::operator();
-  Tensor operator()(const Tensor& x, const AttendOptions& options) {  // lets braces through
-    return Module<TransformerEncoderLayer>::operator()(x, options);
-  }
+  Tensor operator()(const Tensor& x, const AttendOptions& options);  // lets braces through
 };
 
 struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
@@ -98,9 +94,7 @@ struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
                  const AttendOptions& memory_options = {});
   using Module<TransformerDecoderLayer>::operator();
   Tensor operator()(const Tensor& x, const Tensor& memory, const AttendOptions& options,
-                    const AttendOptions& memory_options = {}) {  // lets braces through
-    return Module<TransformerDecoderLayer>::operator()(x, memory, options, memory_options);
-  }
+                    const AttendOptions& memory_options = {});  // lets braces through
 };
 
 /// Layers one after another, equal at first in shape but not in weights, and perhaps a last norm.
@@ -111,9 +105,7 @@ struct TransformerEncoder : Module<TransformerEncoder> {
   TransformerEncoder(int64_t width, int64_t heads, int64_t count, const TransformerOptions& options = {});
   Tensor forward(const Tensor& x, const AttendOptions& options = {});
   using Module<TransformerEncoder>::operator();
-  Tensor operator()(const Tensor& x, const AttendOptions& options) {  // lets braces through
-    return Module<TransformerEncoder>::operator()(x, options);
-  }
+  Tensor operator()(const Tensor& x, const AttendOptions& options);  // lets braces through
 };
 struct TransformerDecoder : Module<TransformerDecoder> {
   std::vector<TransformerDecoderLayer> layers;
@@ -124,9 +116,14 @@ struct TransformerDecoder : Module<TransformerDecoder> {
                  const AttendOptions& memory_options = {});
   using Module<TransformerDecoder>::operator();
   Tensor operator()(const Tensor& x, const Tensor& memory, const AttendOptions& options,
-                    const AttendOptions& memory_options = {}) {  // lets braces through
-    return Module<TransformerDecoder>::operator()(x, memory, options, memory_options);
-  }
+                    const AttendOptions& memory_options = {});  // lets braces through
 };
+
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<MultiheadAttention>;
+extern template class Module<TransformerEncoderLayer>;
+extern template class Module<TransformerDecoderLayer>;
+extern template class Module<TransformerEncoder>;
+extern template class Module<TransformerDecoder>;
 
 }  // namespace tutti::nn

@@ -154,4 +154,14 @@ struct Unflatten : Module<Unflatten> {
   Tensor forward(const Tensor& x);
 };
 
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<Sequential>;
+extern template class Module<ModuleList>;
+extern template class Module<ModuleDict>;
+extern template class Module<ParameterList>;
+extern template class Module<ParameterDict>;
+extern template class Module<Identity>;
+extern template class Module<Flatten>;
+extern template class Module<Unflatten>;
+
 }  // namespace tutti::nn

@@ -101,4 +101,12 @@ struct ConvTranspose3d : detail::ConvTransposeLayer<ConvTranspose3d, 3> {
   using ConvTransposeLayer::ConvTransposeLayer;
 };
 
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<Conv1d>;
+extern template class Module<Conv2d>;
+extern template class Module<Conv3d>;
+extern template class Module<ConvTranspose1d>;
+extern template class Module<ConvTranspose2d>;
+extern template class Module<ConvTranspose3d>;
+
 }  // namespace tutti::nn

@@ -23,4 +23,8 @@ struct EmbeddingBag : Module<EmbeddingBag> {
   Tensor forward(const Tensor& indices, const Tensor& offsets = {}, const Tensor& per_sample_weights = {});
 };
 
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<Embedding>;
+extern template class Module<EmbeddingBag>;
+
 }  // namespace tutti::nn

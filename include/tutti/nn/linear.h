@@ -47,4 +47,9 @@ struct Bilinear : Module<Bilinear> {
   Tensor forward(const Tensor& a, const Tensor& b) { return bilinear(a, b, weight, bias); }
 };
 
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<Linear>;
+extern template class Module<LazyLinear>;
+extern template class Module<Bilinear>;
+
 }  // namespace tutti::nn

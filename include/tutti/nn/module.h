@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -106,9 +107,9 @@ struct Hooks;
 template <class Function>
 class HookList;
 class Setting;
-struct FieldRange {
-  std::string name;
-  size_t begin, end, align;
+struct FieldPlace {
+  const void* at;
+  size_t size, align;
 };
 
 /// A call with hooks around it, for one result and one list of argument tensors at a time.
@@ -255,7 +256,7 @@ inline constexpr bool is_module_pointer<T*> = IsModule<T>;
 /// A struct whose fields are all shown as text, and which has defaults.
 template <class T>
 concept IsOptions =
-    tree::HasFields<T> && std::default_initializable<T> && []<class... F>(std::type_identity<std::tuple<F&...>>) {
+    tree::HasFields<T> && std::default_initializable<T> && []<class... F>(std::type_identity<Fields<F...>>) {
       return (printable<std::remove_const_t<F>> && ...);
     }(std::type_identity<decltype(std::declval<T&>().fields())>());
 
@@ -283,9 +284,9 @@ void visit_options(FieldVisitor& visitor, const T& options) {
               };
               (one(now, before), ...);
             },
-            usual.fields());
+            usual.fields().tuple());
       },
-      options.fields());
+      options.fields().tuple());
 }
 
 template <class T>
@@ -322,7 +323,8 @@ void failed_in(const ModuleBase& module, Error& error) noexcept;
 /// Throws when the object is of another type than the one that is a Module<> of itself, or has members that are not
 /// named.
 void check_declared(const ModuleBase& module, const std::type_info& declared);
-void check_layout(const std::type_info& type, size_t base, size_t size, std::vector<FieldRange> fields);
+void check_layout(const std::type_info& type, const void* object, size_t base, size_t size, const char* names,
+                  std::span<const FieldPlace> fields);
 template <class T>
 concept OtherMembers = requires { requires T::other_members; };
 template <class T>
@@ -357,26 +359,8 @@ class Module : public ModuleBase {
     return result;
   }
 
-  void visit_fields(detail::FieldVisitor& visitor) override {
-    static_assert(tree::HasFields<Derived>, "a module names its members: TUTTI_FIELDS(...), empty if it has none");
-    check_type();
-    if constexpr (!detail::OtherMembers<Derived>) {
-      static const bool checked = (check_layout(), true);
-      (void)checked;
-    }
-    auto& self = static_cast<Derived&>(*this);
-    auto fields = self.fields();
-    std::apply(
-        [&](auto&... field) {
-          [[maybe_unused]] int64_t i = 0;
-          (detail::visit_field(visitor, name_of(i++), field), ...);
-        },
-        fields);
-  }
-  std::unique_ptr<ModuleBase> copy() const override {
-    check_type();
-    return std::make_unique<Derived>(static_cast<const Derived&>(*this));
-  }
+  void visit_fields(detail::FieldVisitor& visitor) override;
+  std::unique_ptr<ModuleBase> copy() const override;
 
  private:
   // Of something derived from Derived only what Derived has would be seen: its own forward would never run.
@@ -431,23 +415,44 @@ class Module : public ModuleBase {
       }
   }
 
-  void check_layout() {
-    auto& self = static_cast<Derived&>(*this);
-    auto* begin = reinterpret_cast<const char*>(&self);
-    std::vector<detail::FieldRange> ranges;
-    auto fields = self.fields();
-    std::apply(
-        [&](auto&... field) {
-          [[maybe_unused]] int64_t i = 0;
-          (ranges.push_back({tree::Key{.fields = Derived::field_names(), .index = i++}.text(),
-                             static_cast<size_t>(reinterpret_cast<const char*>(&field) - begin),
-                             static_cast<size_t>(reinterpret_cast<const char*>(&field) - begin) + sizeof(field),
-                             alignof(std::remove_cvref_t<decltype(field)>)}),
-           ...);
-        },
-        fields);
-    detail::check_layout(typeid(Derived), sizeof(Module), sizeof(Derived), std::move(ranges));
-  }
+  void check_layout();
 };
+
+// Not inline: those of the library's own layers are compiled there (src/nn/layers.cpp), and an inline function would
+// be compiled by every file all the same.
+template <class Derived>
+void Module<Derived>::visit_fields(detail::FieldVisitor& visitor) {
+  static_assert(tree::HasFields<Derived>, "a module names its members: TUTTI_FIELDS(...), empty if it has none");
+  check_type();
+  if constexpr (!detail::OtherMembers<Derived>) {
+    static const bool checked = (check_layout(), true);
+    (void)checked;
+  }
+  auto& self = static_cast<Derived&>(*this);
+  auto fields = self.fields().tuple();
+  std::apply(
+      [&](auto&... field) {
+        [[maybe_unused]] int64_t i = 0;
+        (detail::visit_field(visitor, name_of(i++), field), ...);
+      },
+      fields);
+}
+
+template <class Derived>
+std::unique_ptr<ModuleBase> Module<Derived>::copy() const {
+  check_type();
+  return std::make_unique<Derived>(static_cast<const Derived&>(*this));
+}
+
+template <class Derived>
+void Module<Derived>::check_layout() {
+  auto& self = static_cast<Derived&>(*this);
+  [&]<class... T>(const Fields<T...>& fields) {
+    const void* const* at = fields.at;
+    const detail::FieldPlace places[] = {{*at++, sizeof(T), alignof(T)}..., {}};
+    detail::check_layout(typeid(Derived), &self, sizeof(Module), sizeof(Derived), Derived::field_names(),
+                         {places, sizeof...(T)});
+  }(self.fields());
+}
 
 }  // namespace tutti::nn

@@ -127,4 +127,15 @@ struct InstanceNorm3d : detail::BatchNormLayer<InstanceNorm3d, 5, 5, true> {
       : BatchNormLayer(channels, options) {}
 };
 
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<LayerNorm>;
+extern template class Module<RMSNorm>;
+extern template class Module<GroupNorm>;
+extern template class Module<BatchNorm1d>;
+extern template class Module<BatchNorm2d>;
+extern template class Module<BatchNorm3d>;
+extern template class Module<InstanceNorm1d>;
+extern template class Module<InstanceNorm2d>;
+extern template class Module<InstanceNorm3d>;
+
 }  // namespace tutti::nn

@@ -111,4 +111,18 @@ struct AdaptiveMaxPool3d : Module<AdaptiveMaxPool3d> {
   Tensor forward(const Tensor& x) { return adaptive_max_pool3d(x, output); }
 };
 
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<MaxPool1d>;
+extern template class Module<AvgPool1d>;
+extern template class Module<AdaptiveAvgPool1d>;
+extern template class Module<AdaptiveMaxPool1d>;
+extern template class Module<MaxPool2d>;
+extern template class Module<AvgPool2d>;
+extern template class Module<AdaptiveAvgPool2d>;
+extern template class Module<AdaptiveMaxPool2d>;
+extern template class Module<MaxPool3d>;
+extern template class Module<AvgPool3d>;
+extern template class Module<AdaptiveAvgPool3d>;
+extern template class Module<AdaptiveMaxPool3d>;
+
 }  // namespace tutti::nn

@@ -35,9 +35,7 @@ struct RNN : Module<RNN> {
   /// `lengths` ([batch]): sequences that end earlier, see ops/rnn.h.
   RnnResult forward(const Tensor& x, const Tensor& hidden = {}, const Tensor& lengths = {});
   using Module<RNN>::operator();
-  RnnResult operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths = {}) {  // lets braces through
-    return Module<RNN>::operator()(x, hidden, lengths);
-  }
+  RnnResult operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths = {});  // lets braces through
 };
 
 struct GRU : Module<GRU> {
@@ -48,9 +46,7 @@ struct GRU : Module<GRU> {
   GRU(int64_t input, int64_t hidden, const RnnLayerOptions& options = {});
   RnnResult forward(const Tensor& x, const Tensor& hidden = {}, const Tensor& lengths = {});
   using Module<GRU>::operator();
-  RnnResult operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths = {}) {  // lets braces through
-    return Module<GRU>::operator()(x, hidden, lengths);
-  }
+  RnnResult operator()(const Tensor& x, const Tensor& hidden, const Tensor& lengths = {});  // lets braces through
 };
 
 struct LSTM : Module<LSTM> {
@@ -61,9 +57,12 @@ struct LSTM : Module<LSTM> {
   LSTM(int64_t input, int64_t hidden, const RnnLayerOptions& options = {});
   LstmResult forward(const Tensor& x, const LstmState& state = {}, const Tensor& lengths = {});
   using Module<LSTM>::operator();
-  LstmResult operator()(const Tensor& x, const LstmState& state, const Tensor& lengths = {}) {  // lets braces through
-    return Module<LSTM>::operator()(x, state, lengths);
-  }
+  LstmResult operator()(const Tensor& x, const LstmState& state, const Tensor& lengths = {});  // lets braces through
 };
+
+// Compiled once, in src/nn/layers.cpp.
+extern template class Module<RNN>;
+extern template class Module<GRU>;
+extern template class Module<LSTM>;
 
 }  // namespace tutti::nn

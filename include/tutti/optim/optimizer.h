@@ -106,42 +106,69 @@ template <class Options>
 class OptimizerWith : public Optimizer {
  public:
   /// Throws ValueError for options that make no sense.
-  void add_group(const TensorList& parameters, const Options& options) {
-    options.check();
-    add_slots(parameters);
-    options_.push_back(options);
-  }
-  Options& options(size_t group = 0) {
-    check_group(group);
-    return options_[group];
-  }
+  void add_group(const TensorList& parameters, const Options& options);
+  Options& options(size_t group = 0);
 
  protected:
-  OptimizerWith(const TensorList& parameters, const Options& options) {
-    add_group(parameters, options);
-    check_any_parameters();
-  }
-  explicit OptimizerWith(const std::vector<ParameterGroup<Options>>& groups) {
-    for (const auto& g : groups) add_group(g.parameters, g.options);
-    check_any_parameters();
-  }
+  OptimizerWith(const TensorList& parameters, const Options& options);
+  explicit OptimizerWith(const std::vector<ParameterGroup<Options>>& groups);
   /// Sets one of the options, if they still make sense then.
-  void change(size_t group, double Options::* option, double value) {
-    Options changed = options(group);
-    changed.*option = value;
-    changed.check();
-    options_[group] = changed;
-  }
-  double& lr_of(size_t group) override { return options(group).lr; }
-  io::State options_state(size_t group) const override { return io::to_state(options_.at(group)); }
-  void check_options(const io::State& state) const override { io::from_state<Options>(state).check(); }
-  void load_options(size_t group, const io::State& state) override {
-    options_.at(group) = io::from_state<Options>(state);
-  }
+  void change(size_t group, double Options::* option, double value);
+  double& lr_of(size_t group) override;
+  io::State options_state(size_t group) const override;
+  void check_options(const io::State& state) const override;
+  void load_options(size_t group, const io::State& state) override;
 
  private:
   std::vector<Options> options_;
 };
+
+// Not inline: those of the library's own optimizers are compiled there (src/optim/rules.cpp), and an inline
+// function would be compiled by every file all the same.
+template <class Options>
+OptimizerWith<Options>::OptimizerWith(const TensorList& parameters, const Options& options) {
+  add_group(parameters, options);
+  check_any_parameters();
+}
+template <class Options>
+OptimizerWith<Options>::OptimizerWith(const std::vector<ParameterGroup<Options>>& groups) {
+  for (const auto& g : groups) add_group(g.parameters, g.options);
+  check_any_parameters();
+}
+template <class Options>
+void OptimizerWith<Options>::add_group(const TensorList& parameters, const Options& options) {
+  options.check();
+  add_slots(parameters);
+  options_.push_back(options);
+}
+template <class Options>
+Options& OptimizerWith<Options>::options(size_t group) {
+  check_group(group);
+  return options_[group];
+}
+template <class Options>
+void OptimizerWith<Options>::change(size_t group, double Options::* option, double value) {
+  Options changed = options(group);
+  changed.*option = value;
+  changed.check();
+  options_[group] = changed;
+}
+template <class Options>
+double& OptimizerWith<Options>::lr_of(size_t group) {
+  return options(group).lr;
+}
+template <class Options>
+io::State OptimizerWith<Options>::options_state(size_t group) const {
+  return io::to_state(options_.at(group));
+}
+template <class Options>
+void OptimizerWith<Options>::check_options(const io::State& state) const {
+  io::from_state<Options>(state).check();
+}
+template <class Options>
+void OptimizerWith<Options>::load_options(size_t group, const io::State& state) {
+  options_.at(group) = io::from_state<Options>(state);
+}
 
 // ---- The optimizers. What each does is what the field means by its name; so are the defaults.
 
@@ -307,5 +334,14 @@ class Lion : public OptimizerWith<LionOptions> {
   std::vector<std::string> state_names() const override { return {"momentum"}; }
   const char* name() const override { return "Lion"; }
 };
+
+// Compiled once, in src/optim/rules.cpp.
+extern template class OptimizerWith<SGDOptions>;
+extern template class OptimizerWith<AdamOptions>;
+extern template class OptimizerWith<AdamWOptions>;
+extern template class OptimizerWith<SparseAdamOptions>;
+extern template class OptimizerWith<AdagradOptions>;
+extern template class OptimizerWith<RMSpropOptions>;
+extern template class OptimizerWith<LionOptions>;
 
 }  // namespace tutti::optim

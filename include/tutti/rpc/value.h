@@ -160,7 +160,7 @@ void write(Writer& out, const T& value) {
                   "what goes to another worker is made of numbers, strings, tensors, references, "
                   "containers, and structs that name their members: TUTTI_FIELDS(...)");
     out.number(uint8_t{0});
-    std::apply([&](const auto&... fields) { (write(out, fields), ...); }, value.fields());
+    std::apply([&](const auto&... fields) { (write(out, fields), ...); }, value.fields().tuple());
   }
 }
 
@@ -265,7 +265,7 @@ T read(Reader& in) {
       T value{};
       in.number<uint8_t>();
       std::apply([&](auto&... fields) { ((fields = read<std::remove_cvref_t<decltype(fields)>>(in)), ...); },
-                 value.fields());
+                 value.fields().tuple());
       return value;
     }
   }

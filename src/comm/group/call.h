@@ -44,6 +44,7 @@ struct Piece {
 /// Something that shapes which differ differ in; never 0.
 uint32_t shape_mark(const Shape& shape);
 
+inline int64_t bytes_of(const Piece& p, DType dtype) { return p.count * static_cast<int64_t>(size_of(dtype)); }
 using Pieces = SmallVector<Piece, 2>;
 
 struct Call {

@@ -17,7 +17,6 @@
 namespace tutti {
 namespace {
 
-using comm::Call;
 using comm::Kind;
 using comm::Piece;
 using comm::RankGroup;
@@ -32,7 +31,7 @@ bool is_dense(const Tensor& x) {
 
 /// A call being put together: the memory behind its pieces, and what is to be done when it has ended.
 struct Draft {
-  Call call;
+  comm::Call call;
   std::shared_ptr<RankGroup> group;
   std::chrono::milliseconds timeout;
   TensorList keep;                                   // memory that must live as long as the call
@@ -196,7 +195,7 @@ struct Draft {
 
 // The common case without the ceremony of the general one: a dense tensor whose memory is used as it is. False: not so.
 template <class Options>
-bool run_directly(Call& call, const Tensor& x, const Options& o) {
+bool run_directly(comm::Call& call, const Tensor& x, const Options& o) {
   auto* group = static_cast<RankGroup*>(o.group.defined() ? o.group.handle().get() : context().world.get());
   if (!group || group->rank < 0 || !x.defined() || !x.device().is_cpu() || x.is_sparse() || !x.is_contiguous() ||
       (grad_enabled() && x.requires_grad()) || call.root < 0 || call.root >= group->group->size())
@@ -218,11 +217,11 @@ bool run_directly(Call& call, const Tensor& x, const Options& o) {
 bool all_reduce_directly(const Tensor& x, const ReduceOptions& o) {
   if (o.factor || o.weight || o.order != Order::canonical || !x.defined() || !comm::reduces(o.op, x.dtype()))
     return false;
-  Call call{.kind = Kind::all_reduce, .op = o.op};
+  comm::Call call{.kind = Kind::all_reduce, .op = o.op};
   return run_directly(call, x, o);
 }
 bool broadcast_directly(const Tensor& x, const RootOptions& o) {
-  Call call{.kind = Kind::broadcast, .root = o.root};
+  comm::Call call{.kind = Kind::broadcast, .root = o.root};
   return run_directly(call, x, o);
 }
 

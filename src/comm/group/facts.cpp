@@ -10,8 +10,6 @@ namespace {
 
 bool is_list(Kind kind) { return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::broadcast; }
 
-int64_t bytes_of(const Piece& p, DType dtype) { return p.count * static_cast<int64_t>(size_of(dtype)); }
-
 // What of two calls does not fit; empty: they do.
 std::string difference(const CallHeader& a, const CallHeader& b) {
   if (a.kind != b.kind) return "they are different collectives";

@@ -11,29 +11,29 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kOperation = "faults";
+constexpr const char* kFaultOperation = "faults";
 constexpr std::array<const char*, 4> kKinds = {"delay", "drop", "fail", "kill"};
 
 void check_fault(const Fault& f) {
-  check<ValueError>(f.rank >= -1, kOperation, "there is no rank {}; -1 means any", f.rank);
-  check<ValueError>(f.probability >= 0 && f.probability <= 1, kOperation, "the probability {} is not between 0 and 1",
-                    f.probability);
-  check<ValueError>((f.call >= 0) != (f.probability > 0), kOperation,
+  check<ValueError>(f.rank >= -1, kFaultOperation, "there is no rank {}; -1 means any", f.rank);
+  check<ValueError>(f.probability >= 0 && f.probability <= 1, kFaultOperation,
+                    "the probability {} is not between 0 and 1", f.probability);
+  check<ValueError>((f.call >= 0) != (f.probability > 0), kFaultOperation,
                     "a fault happens at the call of one number (from 0 on) or with a probability: one of them is to be "
                     "given, and call is {}, probability {}",
                     f.call, f.probability);
-  check<ValueError>(f.time >= std::chrono::nanoseconds(0), kOperation, "a delay cannot be negative");
+  check<ValueError>(f.time >= std::chrono::nanoseconds(0), kFaultOperation, "a delay cannot be negative");
   bool known = f.collective.empty();
   for (int k = 0; k <= static_cast<int>(comm::Kind::recv); ++k)
     known = known || f.collective == comm::name(static_cast<comm::Kind>(k));
-  check<ValueError>(known, kOperation, "there is no collective called '{}'", f.collective);
+  check<ValueError>(known, kFaultOperation, "there is no collective called '{}'", f.collective);
 }
 
 template <class T>
 T parse_number(std::string_view text, std::string_view word) {
   T value{};
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check<ValueError>(error == std::errc() && end == text.data() + text.size(), kOperation,
+  check<ValueError>(error == std::errc() && end == text.data() + text.size(), kFaultOperation,
                     "'{}' is not a number in '{}'", text, word);
   return value;
 }
@@ -51,7 +51,7 @@ std::vector<std::string_view> split(std::string_view text, char at) {
 Fault parse_fault(const std::vector<std::string_view>& words) {
   Fault fault;
   auto kind = std::find(kKinds.begin(), kKinds.end(), words[0]);
-  check<ValueError>(kind != kKinds.end(), kOperation, "'{}' is no kind of fault: delay, drop, fail and kill are",
+  check<ValueError>(kind != kKinds.end(), kFaultOperation, "'{}' is no kind of fault: delay, drop, fail and kill are",
                     words[0]);
   fault.kind = static_cast<Fault::Kind>(kind - kKinds.begin());
   for (size_t i = 1; i < words.size(); ++i) {
@@ -68,7 +68,7 @@ Fault parse_fault(const std::vector<std::string_view>& words) {
     else if (key == "collective")
       fault.collective = value;
     else
-      fail<ValueError>(kOperation,
+      fail<ValueError>(kFaultOperation,
                        "'{}' says nothing about a fault: rank=, call=, probability=, ms= and collective= do", word);
   }
   check_fault(fault);

@@ -18,15 +18,16 @@
 namespace tutti::comm {
 namespace {
 
-std::string variable(const char* name) {
+std::string variable_text(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
 }  // namespace
 
-RankState::RankState(int rank, int world_size) : rank(rank), world_size(world_size), folder_(variable("TUTTI_TRACE")) {
-  if (std::string text = variable("TUTTI_FAULTS"); !text.empty()) {
+RankState::RankState(int rank, int world_size)
+    : rank(rank), world_size(world_size), folder_(variable_text("TUTTI_TRACE")) {
+  if (std::string text = variable_text("TUTTI_FAULTS"); !text.empty()) {
     FaultPlan plan = parse_faults(text);
     faults.add(plan.faults, plan.seed, rank);
   }

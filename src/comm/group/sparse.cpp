@@ -21,7 +21,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr const char* kPurpose = "all_reduce of a sparse tensor";
-constexpr Options kNumbers{.dtype = DType::i64, .device = Device()};
 
 CollectiveOptions gathering(const ReduceOptions& o) {
   return {.group = o.group, .timeout = o.timeout, .place = o.place};

@@ -15,7 +15,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr const char* kName = "all_reduce";
-constexpr Options kNumbers{.dtype = DType::i64, .device = Device()};
 
 // There are as many rows as positions of the sparse dims: each must have a number.
 void check_numbers(const Tensor& x, const Place& place) {

@@ -13,6 +13,9 @@
 
 namespace tutti::comm {
 
+/// Of tensors of headers and of rows' numbers.
+inline constexpr Options kNumbers{.dtype = DType::i64, .device = Device()};
+
 /// One rank's part in one tensor's reduction.
 struct SparsePart {
   /// Throws what is wrong with x.

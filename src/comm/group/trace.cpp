@@ -20,7 +20,7 @@ namespace {
 
 using io::Json;
 
-constexpr const char* kOperation = "trace";
+constexpr const char* kTraceOperation = "trace";
 constexpr int64_t kVersion = 1;
 constexpr int kMostRanks = 1 << 20;  // a record may come from anywhere, and say anything
 
@@ -48,7 +48,7 @@ template <class T>
 T field(const Json& json, const char* key) {
   const Json* found = json.find(key);
   const T* value = found ? found->as<T>() : nullptr;
-  check<FileError>(value != nullptr, kOperation, "this is no flight record: it has no good '{}'", key);
+  check<FileError>(value != nullptr, kTraceOperation, "this is no flight record: it has no good '{}'", key);
   return *value;
 }
 template <class T>
@@ -58,8 +58,8 @@ T field_or(const Json& json, const char* key, T otherwise) {
 }
 
 Trace::Rank rank_from_json(const std::string& text, const std::string& name) {
-  Json json = io::parse_json(text, kOperation, name);
-  check<FileError>(field<int64_t>(json, "tutti_record") == kVersion, kOperation, "{} is of another version", name);
+  Json json = io::parse_json(text, kTraceOperation, name);
+  check<FileError>(field<int64_t>(json, "tutti_record") == kVersion, kTraceOperation, "{} is of another version", name);
   Trace::Rank rank{.rank = static_cast<int>(field<int64_t>(json, "rank")),
                    .world_size = static_cast<int>(field<int64_t>(json, "world_size")),
                    .host = field<std::string>(json, "host"),
@@ -132,7 +132,7 @@ std::optional<int64_t> epoch_of(const fs::path& folder) {
 }  // namespace
 
 std::string Trace::find(const std::string& folder) {
-  check<FileError>(fs::is_directory(folder), kOperation, "there is no folder {}", folder);
+  check<FileError>(fs::is_directory(folder), kTraceOperation, "there is no folder {}", folder);
   // By the time of the newest record, since those of an earlier run may lie about; then by the number.
   using Age = std::pair<fs::file_time_type, int64_t>;
   std::optional<std::pair<Age, std::string>> newest;
@@ -145,7 +145,7 @@ std::string Trace::find(const std::string& folder) {
   consider(folder, -1);
   for (const auto& entry : fs::directory_iterator(folder))
     if (auto number = epoch_of(entry.path()); number && entry.is_directory()) consider(entry.path(), *number);
-  check<FileError>(newest.has_value(), kOperation,
+  check<FileError>(newest.has_value(), kTraceOperation,
                    "{} has no flight records (rank-<n>.json, or epoch-<n> with such in it): ranks leave them where "
                    "TUTTI_TRACE says",
                    folder);

@@ -116,9 +116,9 @@ void rethrow(comm::WorkState& work) {
   comm::rethrow_copy(error);
 }
 
-struct Waiting {
-  explicit Waiting(comm::WorkState& work) : work(work) { ++work.waiters; }
-  ~Waiting() { --work.waiters; }
+struct CountedWaiter {
+  explicit CountedWaiter(comm::WorkState& work) : work(work) { ++work.waiters; }
+  ~CountedWaiter() { --work.waiters; }
   comm::WorkState& work;
 };
 
@@ -128,7 +128,7 @@ void Work::wait() {
   if (!state_) return;
   if (!state_->settled()) {
     comm::check_may_wait("Work::wait");
-    Waiting here(*state_);
+    CountedWaiter here(*state_);
     if (state_->chain)
       state_->chain->wait(*state_, {});
     else
@@ -140,7 +140,7 @@ bool Work::wait_for(std::chrono::nanoseconds time) {
   if (!state_) return true;
   if (!state_->settled()) {
     comm::check_may_wait("Work::wait_for");
-    Waiting here(*state_);
+    CountedWaiter here(*state_);
     auto deadline = comm::Clock::now() + comm::bounded(time);
     if (!(state_->chain ? state_->chain->wait(*state_, deadline) : group_->wait(*state_, deadline, true))) return false;
   }

@@ -14,7 +14,7 @@
 namespace tutti::detail {
 namespace {
 
-constexpr const char* kOperation = "object";
+constexpr const char* kObjectOperation = "object";
 constexpr Options kSizes{.dtype = DType::i64, .device = Device()}, kBytes{.dtype = DType::u8, .device = Device()};
 
 Tensor size_of_bytes(const std::string& bytes) { return full({1}, static_cast<int64_t>(bytes.size()), kSizes); }
@@ -55,13 +55,13 @@ std::string string_from_value(const io::Value& value) {
   if (!value.is<Tensor>()) return value.as<std::string>();
   const Tensor& bytes = value.as<Tensor>();
   check<FileError>(bytes.defined() && bytes.dtype() == DType::u8 && bytes.dim() == 1 && bytes.device().is_cpu(),
-                   kOperation, "a string is wanted and {} is there", bytes);
+                   kObjectOperation, "a string is wanted and {} is there", bytes);
   return string_of(bytes.contiguous());
 }
-void wrong_object(const std::string& wanted) { fail<FileError>(kOperation, "{} is wanted", wanted); }
+void wrong_object(const std::string& wanted) { fail<FileError>(kObjectOperation, "{} is wanted", wanted); }
 const io::ValueList& entries(const io::Value& value, size_t count) {
   const auto& list = value.as<io::ValueList>();
-  check<FileError>(list.size() == count, kOperation, "a list of {} is wanted and one of {} is there", count,
+  check<FileError>(list.size() == count, kObjectOperation, "a list of {} is wanted and one of {} is there", count,
                    list.size());
   return list;
 }

@@ -6,26 +6,24 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <thread>
 
 #include "base/check.h"
+#include "comm/store/socket.h"
 #include "comm/store/waiting.h"
 #include "io/crc32c.h"
 
 namespace tutti::store {
 namespace {
 
-constexpr const char* kOperation = "FileStore";
+constexpr const char* kFileOperation = "FileStore";
 constexpr std::string_view kHeader{"TUTTILOG\1\0\0\0\0\0\0\0", 16};
 constexpr size_t kRecordHeader = 8;
 enum { kLogByte = 0, kPresenceByte = 1 };
 
-std::string errno_text() { return std::generic_category().message(errno); }
-
 struct stat status_of(int file, const std::string& path) {
   struct stat status;
-  check<StoreError>(::fstat(file, &status) == 0, kOperation, "{}: {}", path, errno_text());
+  check<StoreError>(::fstat(file, &status) == 0, kFileOperation, "{}: {}", path, errno_text(errno));
   return status;
 }
 
@@ -45,7 +43,7 @@ Log::Log(const std::string& path, std::chrono::nanoseconds timeout, const std::f
 // False if another process removed the file between our opening it and our saying so.
 bool Log::open() {
   file_ = io::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  check<StoreError>(file_.get() >= 0, kOperation, "{} cannot be opened: {}", path_, errno_text());
+  check<StoreError>(file_.get() >= 0, kFileOperation, "{} cannot be opened: {}", path_, errno_text(errno));
   lock_in_time(kPresenceByte, F_RDLCK);
   struct stat named;
   return ::stat(path_.c_str(), &named) == 0 && same_file(named, status_of(file_.get(), path_));
@@ -72,7 +70,7 @@ bool Log::lock(int byte, int kind) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EACCES) return false;
     if (kind == F_UNLCK) return false;
-    fail<StoreError>(kOperation, "{} cannot be locked: {}", path_, errno_text());
+    fail<StoreError>(kFileOperation, "{} cannot be locked: {}", path_, errno_text(errno));
   }
   return true;
 }
@@ -81,7 +79,7 @@ bool Log::lock(int byte, int kind) {
 void Log::lock_in_time(int byte, int kind) {
   auto deadline = deadline_after(timeout_);
   while (!lock(byte, kind)) {
-    check<TimeoutError>(Clock::now() < deadline, kOperation, "{} was locked by another process for {:.3g} s", path_,
+    check<TimeoutError>(Clock::now() < deadline, kFileOperation, "{} was locked by another process for {:.3g} s", path_,
                         std::chrono::duration<double>(timeout_).count());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -101,10 +99,10 @@ std::pair<uint64_t, uint64_t> Log::identity() const {
 void Log::start() {
   char header[kHeader.size()];
   ssize_t got = ::pread(file_.get(), header, sizeof header, 0);
-  check<StoreError>(got >= 0, kOperation, "{} cannot be read: {}", path_, errno_text());
+  check<StoreError>(got >= 0, kFileOperation, "{} cannot be read: {}", path_, errno_text(errno));
   // A part of the header: its writer was killed.
   std::string_view found(header, static_cast<size_t>(got));
-  check<StoreError>(found == kHeader.substr(0, found.size()), kOperation, "{} is not the file of a store", path_);
+  check<StoreError>(found == kHeader.substr(0, found.size()), kFileOperation, "{} is not the file of a store", path_);
   if (found.size() < kHeader.size()) write_at(0, kHeader);
   end_ = kHeader.size();
   catch_up();
@@ -113,9 +111,10 @@ void Log::start() {
 bool Log::catch_up() {
   struct stat status = status_of(file_.get(), path_);
   // Who opens it now makes another, and would be waited for in this one.
-  check<StoreError>(status.st_nlink > 0, kOperation, "{} was removed while it was in use", path_);
+  check<StoreError>(status.st_nlink > 0, kFileOperation, "{} was removed while it was in use", path_);
   auto size = static_cast<size_t>(status.st_size);
-  check<StoreError>(size >= end_, kOperation, "{} has become shorter: {} bytes, where {} were read", path_, size, end_);
+  check<StoreError>(size >= end_, kFileOperation, "{} has become shorter: {} bytes, where {} were read", path_, size,
+                    end_);
   size_t start = end_;
   std::string bytes;
   while (size - end_ >= kRecordHeader) {
@@ -126,13 +125,14 @@ bool Log::catch_up() {
     while (got < want) {
       ssize_t count = ::pread(file_.get(), bytes.data() + got, want - got, static_cast<off_t>(end_ + got));
       if (count < 0 && errno == EINTR) continue;
-      check<StoreError>(count > 0, kOperation, "{} cannot be read: {}", path_, count ? errno_text() : "it ends early");
+      check<StoreError>(count > 0, kFileOperation, "{} cannot be read: {}", path_,
+                        count ? errno_text(errno) : "it ends early");
       got += static_cast<size_t>(count);
     }
     size_t used = apply_records(bytes);
     end_ += used;
     if (used == 0 && want == size - end_) {
-      check<StoreError>(torn(bytes), kOperation, "{} is damaged at byte {}", path_, end_);
+      check<StoreError>(torn(bytes), kFileOperation, "{} is damaged at byte {}", path_, end_);
       break;
     }
     if (used > 0) bytes.resize(0);
@@ -168,8 +168,8 @@ bool Log::torn(std::string_view rest) const {
 void Log::write(const Request& request) {
   auto size = static_cast<size_t>(status_of(file_.get(), path_).st_size);
   if (size > end_)
-    check<StoreError>(::ftruncate(file_.get(), static_cast<off_t>(end_)) == 0, kOperation,
-                      "{}: a torn record cannot be cut off: {}", path_, errno_text());
+    check<StoreError>(::ftruncate(file_.get(), static_cast<off_t>(end_)) == 0, kFileOperation,
+                      "{}: a torn record cannot be cut off: {}", path_, errno_text(errno));
   std::string payload, record;
   payload.reserve(encoded_size(request));
   encode(payload, request);
@@ -187,7 +187,8 @@ void Log::write_at(size_t offset, std::string_view bytes) {
     ssize_t count = ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     // What was written of it is a torn record to the others.
-    check<StoreError>(count > 0, kOperation, "{} cannot be written: {}", path_, count ? errno_text() : "it is full");
+    check<StoreError>(count > 0, kFileOperation, "{} cannot be written: {}", path_,
+                      count ? errno_text(errno) : "it is full");
     done += static_cast<size_t>(count);
   }
 }

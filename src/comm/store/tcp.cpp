@@ -20,7 +20,7 @@ using store::Waiting;
 
 namespace {
 
-constexpr const char* kOperation = "TcpStore";
+constexpr const char* kTcpOperation = "TcpStore";
 constexpr auto kOverslept = std::chrono::milliseconds(100);  // what a busy machine may be late
 
 // False where a later try may do better, with the reason in `failure`.
@@ -30,13 +30,13 @@ bool shake_hands(int socket, const std::string& where, const TcpStoreOptions& op
   std::string greeting(store::kGreetingBytes, '\0'), answer(store::kAnswerBytes, '\0');
   if (!store::read_all(socket, greeting.data(), greeting.size(), attempt, failure)) return false;
   if (std::string defect = store::greeting_defect(greeting); !defect.empty())
-    fail<ConnectionError>(kOperation, "cannot use the server at {}: {}", where, defect);
+    fail<ConnectionError>(kTcpOperation, "cannot use the server at {}: {}", where, defect);
   std::string claim = store::make_claim(options.secret, greeting, random_digest());
   if (!store::write_all(socket, claim, attempt, failure)) return false;
   if (!store::read_all(socket, answer.data(), answer.size(), attempt, failure)) return false;
-  check<ConnectionError>(answer != store::refusal(), kOperation, "the server at {} refused: its secret is another",
+  check<ConnectionError>(answer != store::refusal(), kTcpOperation, "the server at {} refused: its secret is another",
                          where);
-  check<ConnectionError>(store::answer_proves(options.secret, greeting, claim, answer), kOperation,
+  check<ConnectionError>(store::answer_proves(options.secret, greeting, claim, answer), kTcpOperation,
                          "the server at {} does not know the secret", where);
   return true;
 }
@@ -79,7 +79,7 @@ struct TcpStore::Impl {
 
 TcpStore::Impl::Impl(const std::string& host, uint16_t port, const TcpStoreOptions& options)
     : port(port), grace(options.grace), wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  check<ConnectionError>(wake.get() >= 0, kOperation, "no descriptor: {}", store::errno_text(errno));
+  check<ConnectionError>(wake.get() >= 0, kTcpOperation, "no descriptor: {}", store::errno_text(errno));
   Waiting waiting{store::deadline_after(options.timeout), &options.stop};
   std::string failure;
   auto pause = std::chrono::milliseconds(5);
@@ -92,9 +92,9 @@ TcpStore::Impl::Impl(const std::string& host, uint16_t port, const TcpStoreOptio
     }
     Waiting rest{std::min(waiting.deadline, Clock::now() + pause), waiting.stop};
     store::poll_until(-1, 0, rest);
-    check<CancelledError>(!waiting.stopped(), kOperation, "cancelled while connecting to {}",
+    check<CancelledError>(!waiting.stopped(), kTcpOperation, "cancelled while connecting to {}",
                           store::host_port(host, port));
-    check<ConnectionError>(Clock::now() < waiting.deadline, kOperation, "no server at {} in {:.3g} s: {}",
+    check<ConnectionError>(Clock::now() < waiting.deadline, kTcpOperation, "no server at {} in {:.3g} s: {}",
                            store::host_port(host, port), std::chrono::duration<double>(options.timeout).count(),
                            failure);
     pause = std::min(pause * 2, std::chrono::milliseconds(200));
@@ -102,7 +102,7 @@ TcpStore::Impl::Impl(const std::string& host, uint16_t port, const TcpStoreOptio
 }
 
 Reply TcpStore::Impl::call(const store::Request& request, const Waiting& waiting) {
-  check<StoreError>(process == ::getpid(), kOperation,
+  check<StoreError>(process == ::getpid(), kTcpOperation,
                     "the connection to {} was made before a fork; the child has to make its own", address);
   Slot slot;
   store::Wakers wakers(waiting, [&] {
@@ -133,7 +133,7 @@ void TcpStore::Impl::await(std::unique_lock<std::mutex>& lock, uint64_t number, 
   auto deadline = waiting.deadline;
   bool taken_back = false;
   while (!slot.reply) {
-    if (!lost.empty()) fail<ConnectionError>(kOperation, "{}", lost);
+    if (!lost.empty()) fail<ConnectionError>(kTcpOperation, "{}", lost);
     bool late = Clock::now() >= deadline;
     if (!taken_back && (late || waiting.stopped())) {
       store::put_take_back(output, number);

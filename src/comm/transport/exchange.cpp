@@ -15,9 +15,6 @@ constexpr int64_t kPart = 256 << 10;  // bytes of a slice that go in one round
 constexpr int64_t kWindow = 4;        // rounds that are on their way at once
 constexpr int64_t kAlign = 64;        // slices begin at multiples of these bytes
 
-size_t index(int64_t k) { return static_cast<size_t>(k); }
-std::byte* bytes_at(const Piece& piece) { return static_cast<std::byte*>(piece.data); }
-
 using Bytes = std::vector<std::byte>;
 
 // Subtrees lie one behind the other where numbers of any dtype are aligned.

@@ -12,6 +12,10 @@
 
 namespace tutti::comm {
 
+/// Of a rank or host, where vectors want theirs unsigned.
+inline size_t index(int64_t k) { return static_cast<size_t>(k); }
+inline std::byte* bytes_at(const Piece& piece) { return static_cast<std::byte*>(piece.data); }
+
 /// Who of a group is where.
 struct Layout {
   std::vector<int> host_of;               // of each rank of the group

@@ -10,9 +10,6 @@ namespace {
 
 constexpr int64_t kFirst = 256 << 10;  // bytes of a part that go before it is known whether they are wanted
 
-size_t index(int64_t k) { return static_cast<size_t>(k); }
-std::byte* bytes_at(const Piece& piece) { return static_cast<std::byte*>(piece.data); }
-
 // What is for a rank goes to it directly: what can be in the first message, and then the rest.
 class PartsExchange final : public Exchange {
  public:

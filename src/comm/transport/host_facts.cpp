@@ -6,11 +6,6 @@
 #include "comm/transport/streams.h"
 
 namespace tutti::comm {
-namespace {
-
-size_t index(int64_t k) { return static_cast<size_t>(k); }
-
-}  // namespace
 
 HostFacts::HostFacts(Wire& wire, const Layout& layout, const std::vector<int>& ranks, uint64_t group, ShmGroup* inner)
     : wire_(wire),

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kShort = 64 << 10;  // bytes of messages that go at once
 
-size_t bytes_of(const Piece& piece, DType dtype) { return static_cast<size_t>(piece.count) * size_of(dtype); }
+size_t message_bytes(const Piece& piece, DType dtype) { return static_cast<size_t>(piece.count) * size_of(dtype); }
 
 }  // namespace
 
@@ -32,7 +32,7 @@ HostMessages::Transfer& HostMessages::add_transfer(bool sends, Call call, std::s
 }
 
 void HostMessages::send(int to, int64_t tag, Call call, const std::shared_ptr<WorkState>& work) {
-  size_t bytes = bytes_of(call.in[0], call.dtype);
+  size_t bytes = message_bytes(call.in[0], call.dtype);
   Letter letter{.tag = tag,
                 .count = call.in[0].count,
                 .bytes = bytes,
@@ -78,9 +78,9 @@ std::exception_ptr HostMessages::misfit(const Incoming& m, const Receive& r) con
   const Piece& to = r.call.out[0];
   std::string text = message_misfit({ranks_[static_cast<size_t>(m.from)], m.letter.call, m.letter.count},
                                     {ranks_[static_cast<size_t>(me_)], header_of(brief(r.call)), to.count});
-  if (text.empty() && m.letter.bytes != bytes_of(to, r.call.dtype))
+  if (text.empty() && m.letter.bytes != message_bytes(to, r.call.dtype))
     text = fmt::format("rank {} sent {} bytes as a message of {}", ranks_[static_cast<size_t>(m.from)], m.letter.bytes,
-                       bytes_of(to, r.call.dtype));
+                       message_bytes(to, r.call.dtype));
   return text.empty() ? nullptr : std::make_exception_ptr(MismatchError(text, "recv"));
 }
 
@@ -182,7 +182,7 @@ void HostMessages::arrived(const Mail& mail) {
         Transfer& t = add_transfer(true, std::move(offer.call), std::move(offer.work));
         world_.wire().send(ranks_[static_cast<size_t>(offer.to)],
                            {group_, m.letter.id, ranks_[static_cast<size_t>(me_)], Channel::message}, t.call.in[0].data,
-                           bytes_of(t.call.in[0], t.call.dtype), t.pending);
+                           message_bytes(t.call.in[0], t.call.dtype), t.pending);
         break;
       }
     }

@@ -1,11 +1,6 @@
 #include "comm/transport/streams.h"
 
 namespace tutti::comm {
-namespace {
-
-int64_t bytes_of(const Piece& p, DType dtype) { return p.count * static_cast<int64_t>(size_of(dtype)); }
-
-}  // namespace
 
 Pieces given_by(const Call& call, int rank) {
   Pieces pieces;

@@ -3,16 +3,12 @@
 #include "base/check.h"
 #include "base/small_vector.h"
 #include "comm/functional/start.h"
+#include "graph/passes/passes.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
 #include "tutti/trace.h"
 
 namespace tutti::graph {
-namespace {
-
-size_t at(ValueId v) { return static_cast<size_t>(v); }
-
-}  // namespace
 
 struct Runner::Run {
   TensorList values;

@@ -12,7 +12,7 @@ bool same_attributes(const Attributes& a, const Attributes& b) {
   return a.type == b.type && a.type->equal(a.data, b.data);
 }
 
-bool same_bytes(const Tensor& a, const Tensor& b) {
+bool same_number(const Tensor& a, const Tensor& b) {
   return std::memcmp(impl(a)->data(), impl(b)->data(), size_of(a.dtype())) == 0;
 }
 
@@ -24,7 +24,7 @@ void merge_numbers(Graph& graph) {
     const Input& in = graph.inputs[i];
     if (in.origin != Origin::constant || !in.tensor.is_number() || in.fresh) continue;
     for (const Input* other : numbers)
-      if (graph.type(other->value) == graph.type(in.value) && same_bytes(other->tensor, in.tensor)) {
+      if (graph.type(other->value) == graph.type(in.value) && same_number(other->tensor, in.tensor)) {
         replace_uses(graph, in.value, other->value);
         gone[i] = true;
         break;

@@ -17,10 +17,7 @@ struct Indexed {
   TUTTI_FIELDS(dims, accumulate)
 };
 
-constexpr int64_t kGrain = 16384;
 constexpr size_t kMostIndices = 28;  // so that the bits of saves_inputs reach them all
-
-size_t position(int64_t dim) { return static_cast<size_t>(dim); }
 
 // ---- Shapes. The dims of the (broadcast) indices stand where the indexed dims were, or in front if those are apart.
 
@@ -81,7 +78,7 @@ Offsets offsets_of(const Tensor& x, std::span<const Tensor* const> indices, cons
   if (ready.size() == 1) return {ready[0], x.stride(dims[0])};
   Tensor sum = make_tensor(sizes, DType::i64, x.device());
   auto* to = sum.data<int64_t>();
-  parallel_for(sum.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(sum.numel(), kMovedGrain, [&](int64_t begin, int64_t end) {
     for (size_t k = 0; k < ready.size(); ++k) {
       const auto* from = ready[k].data<int64_t>();
       int64_t stride = x.stride(dims[k]);
@@ -150,7 +147,7 @@ const Operator index_op{
 };
 
 // Of the indices (from the second input on) into a tensor like the first: which no later ones repeat.
-const Operator last_writers_op{
+const Operator put_last_writers_op{
     .name = "index_put_last_writers",
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
@@ -187,7 +184,7 @@ Tensor value_gradient(GradientCall& c, const std::vector<Index>& where_to) {
   std::vector<const Tensor*> inputs;
   for (auto& t : kept) inputs.push_back(&t);
   Tensor last;
-  call(last_writers_op, inputs, attributes(a), {&last, 1});
+  call(put_last_writers_op, inputs, attributes(a), {&last, 1});
   Result r = result_of(c.input_sizes(0), a.dims, last.sizes());
   Shape sizes = last.sizes();
   while (r.index_dim + sizes.size() < r.sizes.size()) sizes.push_back(1);

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/named.h"
 #include "base/parallel.h"
+#include "ops/index/indices.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/context.h"
@@ -13,8 +14,6 @@
 
 namespace tutti {
 namespace {
-
-constexpr int64_t kGrain = 32768;
 
 // Values where they can be read one after the other.
 Tensor readable(const Tensor& x, const char* name) {
@@ -28,7 +27,7 @@ Tensor readable(const Tensor& x, const char* name) {
 template <class Agree>
 bool all_pieces(int64_t count, Agree&& agree) {
   std::atomic<bool> yes{true};
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(count, kReadGrain, [&](int64_t begin, int64_t end) {
     if (yes.load(std::memory_order_relaxed) && !agree(begin, end)) yes.store(false, std::memory_order_relaxed);
   });
   return yes.load();

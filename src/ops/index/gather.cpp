@@ -13,13 +13,7 @@
 namespace tutti {
 namespace {
 
-struct Along {
-  int64_t dim;
-  TUTTI_FIELDS(dim)
-};
-
-constexpr int64_t kGrain = 16384;  // elements a thread takes at a time
-constexpr int64_t kBlock = 4096;   // elements of a long row that make a unit of work
+constexpr int64_t kBlock = 4096;  // elements of a long row that make a unit of work
 
 // ---- The loop. `indexed` is the tensor that indices point into, `dense` the one of the indices' shape.
 
@@ -67,7 +61,7 @@ void for_lines(const Lines& lines, Run&& run) {
   for (auto& d : lines.outer) outer *= d.size;
   int64_t blocks = (lines.inner.size + lines.block - 1) / lines.block;
   int64_t work = std::max<int64_t>(1, lines.block * lines.along.size);
-  parallel_for(outer * blocks, std::max<int64_t>(1, kGrain / work), [&](int64_t begin, int64_t end) {
+  parallel_for(outer * blocks, std::max<int64_t>(1, kMovedGrain / work), [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
       int64_t start = unit % blocks * lines.block, rest = unit / blocks;
       int64_t count = std::min(lines.block, lines.inner.size - start);
@@ -165,12 +159,12 @@ const Operator gather_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           check_together(c.inputs, "gather");
-          check_shapes(c.input(0), c.as<Along>().dim, c.input(1), "gather");
+          check_shapes(c.input(0), c.as<AlongDim>().dim, c.input(1), "gather");
           out[0] = {.sizes = c.input(1).sizes(), .dtype = c.input(0).dtype(), .device = c.input(0).device()};
         },
     .cpu =
         [](const Call& c) {
-          int64_t dim = c.as<Along>().dim;
+          int64_t dim = c.as<AlongDim>().dim;
           Tensor x = at_least_1d(c.input(0)), index = at_least_1d(c.input(1)), out = at_least_1d(c.output());
           if (names_rows(index, dim)) {
             Rows rows = make_rows(x, out, index, dim, "gather");
@@ -186,7 +180,7 @@ const Operator gather_op{
     .gradient =
         [](GradientCall& c) {
           Tensor whole = zeros(c.input_sizes(0), {.dtype = c.grad().dtype(), .device = c.grad().device()});
-          c.set(0, scatter_add_(whole, c.as<Along>().dim, c.input(1), c.grad()));
+          c.set(0, scatter_add_(whole, c.as<AlongDim>().dim, c.input(1), c.grad()));
         },
     .saves_inputs = 0b10,
 };
@@ -196,7 +190,7 @@ const Operator gather_op{
 void infer_scatter(const Call& c, std::span<TensorSpec> out) {
   const Tensor &x = c.input(0), &index = c.input(1), &source = c.input(2);
   check_together(c.inputs, c.op.name);
-  check_shapes(x, c.as<Along>().dim, index, c.op.name);
+  check_shapes(x, c.as<AlongDim>().dim, index, c.op.name);
   check<DTypeError>(source.dtype() == x.dtype(), c.op.name, "{} and {} differ in dtype", source, x);
   check<ShapeError>(source.sizes() == index.sizes(), c.op.name, "the source {} has not the shape of the index {}",
                     source, index);
@@ -205,7 +199,7 @@ void infer_scatter(const Call& c, std::span<TensorSpec> out) {
 
 template <class Rowwise, class Linewise>
 void run_scatter(const Call& c, Rowwise&& rowwise, Linewise&& linewise) {
-  int64_t dim = c.as<Along>().dim;
+  int64_t dim = c.as<AlongDim>().dim;
   Tensor x = at_least_1d(c.input(0)), index = at_least_1d(apart_from(c.input(1), c.output()));
   Tensor source = at_least_1d(apart_from(c.input(2), c.output())), out = at_least_1d(c.output());
   if (names_rows(index, dim)) {
@@ -239,7 +233,7 @@ const Operator scatter_op{
         },
     .gradient =
         [](GradientCall& c) {
-          int64_t dim = c.as<Along>().dim;
+          int64_t dim = c.as<AlongDim>().dim;
           Tensor index = c.input(1);
           if (c.needs(0)) c.set(0, scatter(c.grad(), dim, index, 0));
           if (c.needs(2)) {
@@ -286,14 +280,14 @@ const Operator scatter_add_op{
     .gradient =
         [](GradientCall& c) {
           if (c.needs(0)) c.set(0, c.grad());
-          if (c.needs(2)) c.set(2, gather(c.grad(), c.as<Along>().dim, c.input(1)));
+          if (c.needs(2)) c.set(2, gather(c.grad(), c.as<AlongDim>().dim, c.input(1)));
         },
     .saves_inputs = 0b10,
     .in_place = 1,
 };
 
 // Of an index into a tensor like the second input: which of its elements no later one repeats.
-const Operator last_writers_op{
+const Operator scatter_last_writers_op{
     .name = "scatter_last_writers",
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
@@ -301,7 +295,7 @@ const Operator last_writers_op{
         },
     .cpu =
         [](const Call& c) {
-          int64_t dim = c.as<Along>().dim;
+          int64_t dim = c.as<AlongDim>().dim;
           Tensor x = at_least_1d(c.input(1)), out = at_least_1d(c.output());
           Tensor index = ready_indices(at_least_1d(c.input(0)), dim, x.size(dim), "scatter");
           Shape sizes = index.sizes(), strides = contiguous_strides(x.sizes());
@@ -317,7 +311,7 @@ const Operator last_writers_op{
           }
         },
 };
-const Operator& last_writers_operator() { return last_writers_op; }
+const Operator& last_writers_operator() { return scatter_last_writers_op; }
 
 // The part of the source that belongs to the index.
 Tensor fit_source(const Tensor& x, const Tensor& index, const Tensor& source, const char* name) {
@@ -335,7 +329,7 @@ Tensor fit_source(const Tensor& x, const Tensor& index, const Tensor& source, co
 
 Tensor& scatter_into(const Operator& op, Tensor& out, const Tensor& x, int64_t dim, const Tensor& index,
                      const Tensor& source) {
-  Along a{wrap_dim(dim, x, op.name)};
+  AlongDim a{wrap_dim(dim, x, op.name)};
   check_defined(index, op.name);
   Tensor part = fit_source(x, index, source, op.name);
   return call_out(op, {&x, &index, &part}, out, attributes(a));
@@ -348,7 +342,7 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
   return gather_out(out, x, dim, index);
 }
 Tensor& gather_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index) {
-  Along a{wrap_dim(dim, x, "gather")};
+  AlongDim a{wrap_dim(dim, x, "gather")};
   return call_out(gather_op, {&x, &index}, out, attributes(a));
 }
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {

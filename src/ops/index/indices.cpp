@@ -9,22 +9,18 @@
 #include "tutti/ops.h"
 
 namespace tutti {
-namespace {
-
-constexpr int64_t kGrain = 32768;
-
-}  // namespace
+namespace {}  // namespace
 
 Extremes extremes(const int64_t* index, int64_t count) {
-  int64_t pieces = (count + kGrain - 1) / kGrain;
+  int64_t pieces = (count + kReadGrain - 1) / kReadGrain;
   SmallVector<Extremes, 4> found(static_cast<size_t>(pieces));
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(count, kReadGrain, [&](int64_t begin, int64_t end) {
     int64_t low = INT64_MAX, high = INT64_MIN;
     for (int64_t i = begin; i < end; ++i) {
       low = std::min(low, index[i]);
       high = std::max(high, index[i]);
     }
-    found[static_cast<size_t>(begin / kGrain)] = {low, high};
+    found[static_cast<size_t>(begin / kReadGrain)] = {low, high};
   });
   Extremes all;
   for (auto& e : found) all = {std::min(all.low, e.low), std::max(all.high, e.high)};
@@ -70,7 +66,7 @@ Tensor ready_indices(const Tensor& index, int64_t dim, int64_t size, const char*
   if (found.low >= 0) return ready;
   Tensor wrapped = make_tensor(ready.sizes(), DType::i64, ready.device());
   auto* to = wrapped.data<int64_t>();
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kReadGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) to[i] = p[i] < 0 ? p[i] + size : p[i];
   });
   return wrapped;

@@ -10,6 +10,16 @@
 
 namespace tutti {
 
+// Elements a thread takes at a time, where they are moved and where they are only looked at.
+constexpr int64_t kMovedGrain = 16384;
+constexpr int64_t kReadGrain = 32768;
+
+/// The attributes of operators along one dim.
+struct AlongDim {
+  int64_t dim;
+  TUTTI_FIELDS(dim)
+};
+
 // ---- Checks
 
 /// Throws unless the tensor can hold indices: i64 or i32.

@@ -13,8 +13,6 @@ struct Classes {
   TUTTI_FIELDS(classes)
 };
 
-constexpr int64_t kGrain = 32768;
-
 Tensor as_i64(const Tensor& index) {
   NoGrad guard;
   return cast(index.detach(), DType::i64).contiguous();
@@ -43,7 +41,7 @@ const Operator one_hot_op{
                              classes);
           }
           auto* out = c.output().data<int64_t>();
-          parallel_for(n, std::max<int64_t>(1, kGrain / classes), [&](int64_t begin, int64_t end) {
+          parallel_for(n, std::max<int64_t>(1, kReadGrain / classes), [&](int64_t begin, int64_t end) {
             std::fill(out + begin * classes, out + end * classes, 0);
             for (int64_t i = begin; i < end; ++i) out[i * classes + at[i]] = 1;
           });

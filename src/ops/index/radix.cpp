@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kPiece = 65536;  // items of a piece
-constexpr int64_t kSmall = 512;    // shorter lists are sorted by comparison
+constexpr int64_t kRadixPiece = 65536;  // items of a piece
+constexpr int64_t kSmall = 512;         // shorter lists are sorted by comparison
 constexpr int kDigit = 8;
 constexpr size_t kValues = size_t{1} << kDigit;
 using Histogram = std::array<int64_t, kValues>;
@@ -23,8 +23,8 @@ size_t digit(T item, int shift) {
 // One pass. False if all items have the same digit, so that nothing had to move.
 template <class T>
 bool pass(const T* from, T* to, int64_t count, int shift, std::vector<Histogram>& histograms) {
-  parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
-    Histogram& h = histograms[static_cast<size_t>(begin / kPiece)];
+  parallel_for(count, kRadixPiece, [&](int64_t begin, int64_t end) {
+    Histogram& h = histograms[static_cast<size_t>(begin / kRadixPiece)];
     h.fill(0);
     for (int64_t i = begin; i < end; ++i) ++h[digit(from[i], shift)];
   });
@@ -35,8 +35,8 @@ bool pass(const T* from, T* to, int64_t count, int shift, std::vector<Histogram>
     for (auto& h : histograms) next += std::exchange(h[v], next);
     if (next - before == count) return false;
   }
-  parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
-    Histogram& h = histograms[static_cast<size_t>(begin / kPiece)];
+  parallel_for(count, kRadixPiece, [&](int64_t begin, int64_t end) {
+    Histogram& h = histograms[static_cast<size_t>(begin / kRadixPiece)];
     for (int64_t i = begin; i < end; ++i) to[h[digit(from[i], shift)]++] = from[i];
   });
   return true;
@@ -48,7 +48,7 @@ void sort_items(T* items, T* scratch, int64_t count, int low, int high) {
     std::sort(items, items + count);
     return;
   }
-  std::vector<Histogram> histograms(static_cast<size_t>((count + kPiece - 1) / kPiece));
+  std::vector<Histogram> histograms(static_cast<size_t>((count + kRadixPiece - 1) / kRadixPiece));
   T *from = items, *to = scratch;
   for (int shift = low; shift < high; shift += kDigit)
     if (pass(from, to, count, shift, histograms)) std::swap(from, to);

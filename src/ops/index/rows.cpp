@@ -10,8 +10,6 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements a thread takes at a time
-
 // The offsets of place `o` of the outer dims on both sides.
 struct Place {
   int64_t indexed = 0, rows = 0;
@@ -92,7 +90,7 @@ struct Units {
 Units cut(const RowPlan& plan) {
   Units u{plan.outer_count(), 1, plan.run.size, 1};
   int64_t work = u.outer * plan.run.size * plan.count;
-  if (work < 2 * kGrain || thread_share() == 1 || u.outer >= 16) return u;
+  if (work < 2 * kMovedGrain || thread_share() == 1 || u.outer >= 16) return u;
   if (plan.run.size >= 32 && plan.count >= 64) {
     // A class costs a look at every index, which is little beside rows as long as these.
     u.classes = 8;
@@ -124,7 +122,7 @@ template <class T, class Row>
 void for_units(const RowPlan& plan, T* indexed, const T* rows, Row&& row) {
   Units u = cut(plan);
   int64_t work = std::max<int64_t>(1, u.block * plan.count / u.classes);
-  parallel_for(u.count(), std::max<int64_t>(1, kGrain / work), [&](int64_t begin, int64_t end) {
+  parallel_for(u.count(), std::max<int64_t>(1, kMovedGrain / work), [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) for_unit(plan, u, unit, indexed, rows, row);
   });
 }
@@ -192,7 +190,7 @@ void add_half(const RowPlan& plan, T* indexed, const T* rows) {
   Groups g = group_rows(plan);
   auto groups = static_cast<int64_t>(g.starts.size()) - 1;
   int64_t work = std::max<int64_t>(1, plan.run.size * plan.count / std::max<int64_t>(1, groups));
-  parallel_for(groups * plan.outer_count(), std::max<int64_t>(1, kGrain / work), [&](int64_t begin, int64_t end) {
+  parallel_for(groups * plan.outer_count(), std::max<int64_t>(1, kMovedGrain / work), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       auto group = static_cast<size_t>(i % groups);
       Place place = place_of(plan, i / groups);
@@ -211,7 +209,7 @@ void take_rows(const RowPlan& original, std::byte* rows, const std::byte* indexe
   int64_t outer = plan.outer_count(), units = outer * plan.count;
   if (units == 0 || plan.run.size == 0) return;
   with_bytes(element, [&]<class B>() {
-    parallel_for(units, std::max<int64_t>(1, kGrain / plan.run.size), [&](int64_t begin, int64_t end) {
+    parallel_for(units, std::max<int64_t>(1, kMovedGrain / plan.run.size), [&](int64_t begin, int64_t end) {
       while (begin < end) {
         int64_t o = begin / plan.count, k = begin % plan.count, last = std::min(plan.count, k + end - begin);
         take_range(plan, reinterpret_cast<B*>(rows), reinterpret_cast<const B*>(indexed), place_of(plan, o), k, last);

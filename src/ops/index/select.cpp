@@ -12,13 +12,6 @@
 namespace tutti {
 namespace {
 
-struct Along {
-  int64_t dim;
-  TUTTI_FIELDS(dim)
-};
-
-size_t position(int64_t dim) { return static_cast<size_t>(dim); }
-
 void check_list(const Tensor& index, const char* name) {
   check_index_dtype(index, name);
   check<ShapeError>(index.dim() <= 1, name, "the index must be a list (one dim), not {}", index);
@@ -42,11 +35,11 @@ const Operator index_select_op{
           out[0] = {.sizes = x.sizes(), .dtype = x.dtype(), .device = x.device()};
           check<ShapeError>(x.dim() > 0 || index.numel() == 1, "index_select",
                             "a zero-dimensional tensor has one element; {} asks for {}", index, index.numel());
-          if (x.dim() > 0) out[0].sizes[position(c.as<Along>().dim)] = index.numel();
+          if (x.dim() > 0) out[0].sizes[position(c.as<AlongDim>().dim)] = index.numel();
         },
     .cpu =
         [](const Call& c) {
-          int64_t dim = c.as<Along>().dim;
+          int64_t dim = c.as<AlongDim>().dim;
           Tensor x = at_least_1d(c.input(0)), out = at_least_1d(c.output());
           Tensor index = ready_indices(c.input(1), dim, x.size(dim), "index_select");
           take_rows(plan_for(x, out, index, dim), bytes_of(out), bytes_of(x), x.element_size());
@@ -54,7 +47,7 @@ const Operator index_select_op{
     .gradient =
         [](GradientCall& c) {
           Tensor whole = zeros(c.input_sizes(0), {.dtype = c.grad().dtype(), .device = c.grad().device()});
-          c.set(0, index_add_(whole, c.as<Along>().dim, c.input(1), c.grad()));
+          c.set(0, index_add_(whole, c.as<AlongDim>().dim, c.input(1), c.grad()));
         },
     .saves_inputs = 0b10,
 };
@@ -67,7 +60,7 @@ const Operator index_add_op{
           check_together(c.inputs, "index_add");
           check_list(index, "index_add");
           Shape wanted = x.sizes();
-          if (x.dim() > 0) wanted[position(c.as<Along>().dim)] = index.numel();
+          if (x.dim() > 0) wanted[position(c.as<AlongDim>().dim)] = index.numel();
           check<ShapeError>(x.dim() > 0 || index.numel() == 1, "index_add",
                             "a zero-dimensional tensor takes one index, not {}", index);
           bool one = x.dim() == 0 && source.dim() <= 1 && source.numel() == 1;
@@ -79,7 +72,7 @@ const Operator index_add_op{
         },
     .cpu =
         [](const Call& c) {
-          int64_t dim = c.as<Along>().dim;
+          int64_t dim = c.as<AlongDim>().dim;
           Tensor out = at_least_1d(c.output()), source = at_least_1d(apart_from(c.input(2), c.output()));
           Tensor index = ready_indices(apart_from(c.input(1), c.output()), dim, out.size(dim), "index_add");
           start_from(at_least_1d(c.input(0)), out);
@@ -88,7 +81,7 @@ const Operator index_add_op{
     .gradient =
         [](GradientCall& c) {
           if (c.needs(0)) c.set(0, c.grad());
-          if (c.needs(2)) c.set(2, reshape(index_select(c.grad(), c.as<Along>().dim, c.input(1)), c.input_sizes(2)));
+          if (c.needs(2)) c.set(2, reshape(index_select(c.grad(), c.as<AlongDim>().dim, c.input(1)), c.input_sizes(2)));
         },
     .saves_inputs = 0b10,
     .in_place = 1,
@@ -161,7 +154,7 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return index_select_out(out, x, dim, index);
 }
 Tensor& index_select_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index) {
-  Along a{wrap_dim(dim, x, "index_select")};
+  AlongDim a{wrap_dim(dim, x, "index_select")};
   return call_out(index_select_op, {&x, &index}, out, attributes(a));
 }
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
@@ -172,7 +165,7 @@ Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& so
   return index_add_out(x, x, dim, index, source);
 }
 Tensor& index_add_out(Tensor& out, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  Along a{wrap_dim(dim, x, "index_add")};
+  AlongDim a{wrap_dim(dim, x, "index_add")};
   Tensor rows = value_for(x, source, "index_add");
   return call_out(index_add_op, {&x, &index, &rows}, out, attributes(a));
 }

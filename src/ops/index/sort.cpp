@@ -24,8 +24,6 @@ struct TopkAttributes {
   TUTTI_FIELDS(k, dim, largest)
 };
 
-constexpr int64_t kGrain = 16384;  // elements a thread takes at a time
-
 // ---- Keys
 
 template <class T>
@@ -111,7 +109,7 @@ LineAt line_at(const Tensor& x, const Tensor& values, const Tensor& indices, int
 template <class B, class Item>
 void store_line(const Item* items, int64_t count, const B* x, int64_t x_stride, B* values, int64_t values_stride,
                 int64_t* indices, int64_t indices_stride) {
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(count, kMovedGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t place = place_in(items[i]);
       values[i * values_stride] = x[place * x_stride];
@@ -149,12 +147,12 @@ template <class T, class Item>
 void sort_lines(const Job& j) {
   const T* x = j.x.data<T>();
   int64_t n = j.length, stride = j.x.stride(j.dim);
-  parallel_for(j.lines, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
+  parallel_for(j.lines, std::max<int64_t>(1, kMovedGrain / n), [&](int64_t begin, int64_t end) {
     auto items = std::make_unique_for_overwrite<Item[]>(static_cast<size_t>(n));
     auto scratch = std::make_unique_for_overwrite<Item[]>(static_cast<size_t>(n));
     for (int64_t line = begin; line < end; ++line) {
       const T* from = x + line_at(j.x, j.values, j.indices, j.dim, line).x;
-      parallel_for(n, kGrain, [&](int64_t first, int64_t last) {
+      parallel_for(n, kMovedGrain, [&](int64_t first, int64_t last) {
         load_items(from, stride, first, last, j.reverse, items.get() + first);
       });
       radix_sort(items.get(), scratch.get(), n, half_of<Item>, half_of<Item> + key_bits<T>);
@@ -196,17 +194,17 @@ KeyOf<T> smallest_key(const T* x, int64_t stride, int64_t count, KeyOf<T> flip) 
 // Keeps the k smallest items seen so far among the first of a buffer; when there are twice as many, the others are
 // thrown away and the bound falls. That costs as much as it throws away, so the whole is linear. Most blocks of a long
 // line have nothing below the bound, which their keys alone tell.
-constexpr int64_t kBlock = 256;
-int64_t room_for(int64_t k) { return 2 * k + 16 + kBlock; }
+constexpr int64_t kSortBlock = 256;
+int64_t room_for(int64_t k) { return 2 * k + 16 + kSortBlock; }
 
 template <class T, class Item>
 int64_t select_items(const T* x, int64_t stride, int64_t n, int64_t k, bool reverse, Item* buffer) {
-  Item block[kBlock];
+  Item block[kSortBlock];
   int64_t held = 0;
   Item bound = ~Item(0);
   KeyOf<T> flip = flip_bits<T>(reverse);
-  for (int64_t start = 0; start < n; start += kBlock) {
-    int64_t count = std::min(kBlock, n - start);
+  for (int64_t start = 0; start < n; start += kSortBlock) {
+    int64_t count = std::min(kSortBlock, n - start);
     bool bounded = bound != ~Item(0);
     if (bounded && smallest_key(x + start * stride, stride, count, flip) > bound >> half_of<Item>) continue;
     load_items(x, stride, start, start + count, reverse, block);
@@ -226,7 +224,7 @@ template <class T, class Item>
 void topk_lines(const Job& j) {
   const T* x = j.x.data<T>();
   int64_t n = j.length, k = j.count;
-  parallel_for(j.lines, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
+  parallel_for(j.lines, std::max<int64_t>(1, kMovedGrain / n), [&](int64_t begin, int64_t end) {
     auto buffer = std::make_unique_for_overwrite<Item[]>(static_cast<size_t>(room_for(k)));
     for (int64_t line = begin; line < end; ++line) {
       const T* from = x + line_at(j.x, j.values, j.indices, j.dim, line).x;

@@ -236,7 +236,7 @@ TensorSpec spec_like(const Tensor& x, const ChannelNorm& a) {
   return spec;
 }
 
-void infer_forward(const Call& c, std::span<TensorSpec> out) {
+void infer_channels(const Call& c, std::span<TensorSpec> out) {
   check_operands(c, 0, {1, 2});
   const Tensor& x = c.input(0);
   ChannelNorm a = norm_of(c);
@@ -247,7 +247,7 @@ void infer_forward(const Call& c, std::span<TensorSpec> out) {
   out[2] = out[1];
 }
 
-void infer_backward(const Call& c, std::span<TensorSpec> out) {
+void infer_channels_backward(const Call& c, std::span<TensorSpec> out) {
   check_operands(c, 1, {2});
   const Tensor &x = c.input(1), &w = c.input(2);
   out[0] = spec_like(x, norm_of(c));
@@ -276,7 +276,7 @@ void second_gradient(GradientCall& c) {
 
 const Operator backward_op{
     .name = "channel_norm_backward",
-    .infer = infer_backward,
+    .infer = infer_channels_backward,
     .cpu = run_backward,
     .gradient = second_gradient,
     .saves_inputs = 0b111,
@@ -293,7 +293,7 @@ void first_gradient(GradientCall& c) {
 
 const Operator batch_norm_op{
     .name = "batch_norm",
-    .infer = infer_forward,
+    .infer = infer_channels,
     .cpu = run_forward,
     .gradient = first_gradient,
     .saves_inputs = 0b011,
@@ -301,7 +301,7 @@ const Operator batch_norm_op{
 };
 const Operator instance_norm_op{
     .name = "instance_norm",
-    .infer = infer_forward,
+    .infer = infer_channels,
     .cpu = run_forward,
     .gradient = first_gradient,
     .saves_inputs = 0b011,
@@ -309,7 +309,7 @@ const Operator instance_norm_op{
 };
 const Operator group_norm_op{
     .name = "group_norm",
-    .infer = infer_forward,
+    .infer = infer_channels,
     .cpu = run_forward,
     .gradient = first_gradient,
     .saves_inputs = 0b011,
@@ -317,9 +317,9 @@ const Operator group_norm_op{
     .autocast = AutocastPolicy::full_precision,
 };
 
-const Operator blocked_op{.name = "batch_norm_blocked", .infer = infer_forward, .cpu = run_forward};
+const Operator blocked_op{.name = "batch_norm_blocked", .infer = infer_channels, .cpu = run_forward};
 const Operator blocked_backward_op{
-    .name = "channel_norm_backward_blocked", .infer = infer_backward, .cpu = run_backward};
+    .name = "channel_norm_backward_blocked", .infer = infer_channels_backward, .cpu = run_backward};
 
 // ---- Public functions
 

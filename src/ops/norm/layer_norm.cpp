@@ -28,7 +28,7 @@ Over over_of(const Shape& sizes, const LayerNorm& a, bool centered) {
   return over;
 }
 
-void infer_forward(const Call& c, std::span<TensorSpec> out) {
+void infer_rows(const Call& c, std::span<TensorSpec> out) {
   check_operands(c, 0, {1, 2});
   const Tensor& x = c.input(0);
   int64_t length = c.as<LayerNorm>().normalized.product();
@@ -56,7 +56,7 @@ void run_forward(const Call& c) {
   y.finish();
 }
 
-void infer_backward(const Call& c, std::span<TensorSpec> out) {
+void infer_rows_backward(const Call& c, std::span<TensorSpec> out) {
   check_operands(c, 1, {2});
   const Tensor& x = c.input(1);
   out[0] = {.sizes = x.sizes(), .dtype = x.dtype(), .device = x.device()};
@@ -118,14 +118,14 @@ void second_gradient(GradientCall& c) {
 
 const Operator layer_norm_backward_op{
     .name = "layer_norm_backward",
-    .infer = infer_backward,
+    .infer = infer_rows_backward,
     .cpu = run_backward<true>,
     .gradient = second_gradient<true>,
     .saves_inputs = 0b111,
 };
 const Operator rms_norm_backward_op{
     .name = "rms_norm_backward",
-    .infer = infer_backward,
+    .infer = infer_rows_backward,
     .cpu = run_backward<false>,
     .gradient = second_gradient<false>,
     .saves_inputs = 0b111,
@@ -143,7 +143,7 @@ void first_gradient(GradientCall& c) {
 
 const Operator layer_norm_op{
     .name = "layer_norm",
-    .infer = infer_forward,
+    .infer = infer_rows,
     .cpu = run_forward<true>,
     .gradient = first_gradient<layer_norm_backward_op>,
     .saves_inputs = 0b011,
@@ -152,7 +152,7 @@ const Operator layer_norm_op{
 };
 const Operator rms_norm_op{
     .name = "rms_norm",
-    .infer = infer_forward,
+    .infer = infer_rows,
     .cpu = run_forward<false>,
     .gradient = first_gradient<rms_norm_backward_op>,
     .saves_inputs = 0b011,

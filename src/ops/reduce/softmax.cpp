@@ -16,7 +16,7 @@ namespace {
 
 using namespace reduction;
 
-struct Along {
+struct Row {
   int64_t dim;
   TUTTI_FIELDS(dim)
 };
@@ -119,7 +119,7 @@ void run(const Call& c) {
   const Tensor& y = c.output();
   Tensor x = in_order_of(y, c.input(0));
   DType computing = computing_dtype(y.dtype());
-  Layout l = layout_of(y, c.as<Along>().dim);
+  Layout l = layout_of(y, c.as<Row>().dim);
   bool converting = x.dtype() != computing || l.inner != 1;
   for_each_part(c, l, converting ? l.length : 0, computing, [&](const Part& p, std::byte* buffer) {
     if (in_place(l, p, x, computing))
@@ -135,7 +135,7 @@ void run_gradient(const Call& c) {
   const Tensor& out = c.output();
   Tensor g = in_order_of(out, c.input(0)), y = in_order_of(out, c.input(1));
   DType computing = computing_dtype(out.dtype());
-  Layout l = layout_of(out, c.as<Along>().dim);
+  Layout l = layout_of(out, c.as<Row>().dim);
   for_each_part(c, l, 2 * l.length, computing, [&](const Part& p, std::byte* buffer) {
     if (in_place(l, p, out, computing) && g.dtype() == computing)
       return run_softmax_gradient_pointer()(what, computing, element(g, p.at), element(y, p.at), element(out, p.at),
@@ -155,7 +155,7 @@ const Operator softmax_gradient_op{
     .cpu = run_gradient<Exponential::softmax>,
     .gradient =
         [](GradientCall& c) {
-          int64_t dim = c.as<Along>().dim;
+          int64_t dim = c.as<Row>().dim;
           Tensor h = c.grad(), g = c.input(0), y = c.input(1);
           Tensor weighted = sum(h * y, dim, true);
           if (c.needs(0)) c.set(0, y * (h - weighted));
@@ -171,7 +171,7 @@ const Operator log_softmax_gradient_op{
     .cpu = run_gradient<Exponential::log_softmax>,
     .gradient =
         [](GradientCall& c) {
-          int64_t dim = c.as<Along>().dim;
+          int64_t dim = c.as<Row>().dim;
           Tensor h = c.grad(), weighted = h * exp(c.input(1));
           if (c.needs(0)) c.set(0, h - sum(weighted, dim, true));
           if (c.needs(1)) c.set(1, -(weighted * sum(c.input(0), dim, true)));
@@ -204,14 +204,14 @@ const Operator log_softmax_op{
     .autocast = AutocastPolicy::full_precision,
 };
 
-void check_floating(const Tensor& x, const char* name) {
+void check_real(const Tensor& x, const char* name) {
   check_strided(x, name);
   if (!x.is_floating()) fail<DTypeError>(name, "needs floating-point elements, not {}; cast it first", x);
 }
 
 Tensor& normalize(const Operator& op, Tensor& out, const Tensor& x, int64_t dim) {
-  check_floating(x, op.name);
-  Along a{wrap_dim(dim, x, op.name)};
+  check_real(x, op.name);
+  Row a{wrap_dim(dim, x, op.name)};
   if (x.dim() > 0) return call_out(op, {&x}, out, attributes(a));
   Tensor row = reshape(x, {1});
   return write_out(out, reshape(call(op, {&row}, attributes(a)), {}), op.name);
@@ -284,7 +284,7 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   return logsumexp_out(out, x, dims, keepdim);
 }
 Tensor& logsumexp_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) {
-  check_floating(x, "logsumexp");
+  check_real(x, "logsumexp");
   Dims a{normalize_dims(x, dims, "logsumexp"), keepdim, {}};
   return call_out(logsumexp_op, {&x}, out, attributes(a));
 }

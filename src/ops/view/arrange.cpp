@@ -3,14 +3,13 @@
 
 #include "base/check.h"
 #include "base/named.h"
+#include "ops/view/box.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/ops.h"
 
 namespace tutti {
 namespace {
-
-size_t position(int64_t dim) { return static_cast<size_t>(dim); }
 
 // Dims counted from the front, each only once.
 Shape different_dims(const Tensor& x, const Shape& dims, const char* name) {

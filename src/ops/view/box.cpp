@@ -10,7 +10,6 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kGrain = 32768;             // elements a thread takes at a time
 constexpr size_t kStream = size_t{16} << 20;  // boxes from this size on go past the caches
 
 // Drops dims of size 1, puts the rest in the order in which they lie at `to`, and merges those that both sides walk as
@@ -87,7 +86,7 @@ void move_box(std::byte* to, const std::byte* from, size_t element, BoxDims dims
   bool long_runs = run.to == 1 && run.from == 1 && run.size * static_cast<int64_t>(element) >= 512;
   bool stream = long_runs && static_cast<size_t>(total) * element >= kStream;
   with_bytes(element, [&]<class B>() {
-    parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(total, kBoxGrain, [&](int64_t begin, int64_t end) {
       move_range(reinterpret_cast<B*>(to), reinterpret_cast<const B*>(from), dims, begin, end, stream);
     });
   });

@@ -10,6 +10,10 @@
 
 namespace tutti {
 
+/// Dims as users count them (from the front) and as containers do.
+inline size_t position(int64_t dim) { return static_cast<size_t>(dim); }
+constexpr int64_t kBoxGrain = 32768;  // elements a thread takes at a time
+
 /// An element of `Size` bytes, whatever it means. Alignment 1: rows of several elements are moved as one, too.
 template <int Size>
 struct Bytes {

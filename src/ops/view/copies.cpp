@@ -36,8 +36,6 @@ struct Target {
 
 constexpr int64_t kShortRow = 65536;  // bytes
 
-size_t position(int64_t dim) { return static_cast<size_t>(dim); }
-
 void check_strided(const Tensor& x, const char* name) {
   check<ValueError>(x.layout() == Layout::strided, name, "{} is sparse; to_dense() it first", x);
 }

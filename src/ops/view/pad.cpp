@@ -21,8 +21,6 @@ struct Pads {
   TUTTI_FIELDS(before, after, mode, value)
 };
 
-constexpr int64_t kGrain = 32768;  // elements a thread takes at a time
-
 void infer_pad(const Call& c, std::span<TensorSpec> out) {
   const auto& a = c.as<Pads>();
   const Tensor& x = c.input(0);
@@ -136,7 +134,7 @@ void pad_repeating(const Call& c) {
   with_bytes(x.element_size(), [&]<class B>() {
     auto* to = reinterpret_cast<B*>(bytes_of(out));
     const auto* from = reinterpret_cast<const B*>(bytes_of(x));
-    parallel_for(rows, std::max<int64_t>(1, kGrain / run.size), [&](int64_t begin, int64_t end) {
+    parallel_for(rows, std::max<int64_t>(1, kBoxGrain / run.size), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         int64_t rest = row, to_at = 0, from_at = 0;
         for (size_t d = dims.size(); d-- > 0;) {

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/named.h"
+#include "ops/view/box.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
@@ -27,8 +28,6 @@ TensorSpec like(const Tensor& x) {
           .device = x.device(),
           .strided = true};
 }
-
-size_t position(int64_t dim) { return static_cast<size_t>(dim); }
 
 // All pieces by one node: its gradient is put together once, not a whole tensor for each piece.
 const Operator split_op{

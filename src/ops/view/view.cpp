@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/named.h"
 #include "ops/sparse/sparse.h"
+#include "ops/view/box.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
@@ -16,7 +17,7 @@ struct Sizes {
   Shape sizes;
   TUTTI_FIELDS(sizes)
 };
-struct Dims {
+struct Order {
   Shape dims;
   TUTTI_FIELDS(dims)
 };
@@ -43,7 +44,7 @@ struct Diagonal {
 };
 
 // A spec that starts as the input itself.
-TensorSpec like(const Tensor& x) {
+TensorSpec view_of(const Tensor& x) {
   const TensorImpl* t = impl(x);
   return {.sizes = t->sizes,
           .strides = t->strides,
@@ -52,8 +53,6 @@ TensorSpec like(const Tensor& x) {
           .device = t->device,
           .strided = true};
 }
-
-size_t position(int64_t dim) { return static_cast<size_t>(dim); }
 
 // Strides under which x can be seen with these sizes, if any.
 std::optional<Shape> view_strides(const TensorImpl* x, const Shape& sizes) {
@@ -117,7 +116,7 @@ const Operator view_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const auto& sizes = c.as<Sizes>().sizes;
-          out[0] = like(c.input(0));
+          out[0] = view_of(c.input(0));
           auto strides = view_strides(impl(c.input(0)), sizes);
           check<ShapeError>(strides.has_value(), "view",
                             "{} with strides {} cannot be seen as {} without a copy; use reshape", c.input(0),
@@ -133,9 +132,9 @@ const Operator permute_op{
     .name = "permute",
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
-          const Shape& dims = c.as<Dims>().dims;
+          const Shape& dims = c.as<Order>().dims;
           const Tensor& x = c.input(0);
-          out[0] = like(x);
+          out[0] = view_of(x);
           for (size_t i = 0; i < dims.size(); ++i) {
             out[0].sizes[i] = x.sizes()[position(dims[i])];
             out[0].strides[i] = x.strides()[position(dims[i])];
@@ -143,7 +142,7 @@ const Operator permute_op{
         },
     .gradient =
         [](GradientCall& c) {
-          const Shape& dims = c.as<Dims>().dims;
+          const Shape& dims = c.as<Order>().dims;
           Shape back(dims.size(), 0);
           for (size_t i = 0; i < dims.size(); ++i) back[position(dims[i])] = static_cast<int64_t>(i);
           c.set(0, permute(c.grad(), back));
@@ -157,7 +156,7 @@ const Operator expand_op{
         [](const Call& c, std::span<TensorSpec> out) {
           const Shape& sizes = c.as<Sizes>().sizes;
           const Tensor& x = c.input(0);
-          out[0] = like(x);
+          out[0] = view_of(x);
           out[0].sizes = sizes;
           out[0].strides = Shape(sizes.size(), 0);
           size_t missing = sizes.size() - x.sizes().size();
@@ -177,7 +176,7 @@ const Operator slice_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const auto& r = c.as<Range>();
-          out[0] = like(c.input(0));
+          out[0] = view_of(c.input(0));
           auto d = position(r.dim);
           out[0].offset += r.start * out[0].strides[d];
           out[0].sizes[d] = r.length;
@@ -199,7 +198,7 @@ const Operator select_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const auto& p = c.as<Pick>();
-          out[0] = like(c.input(0));
+          out[0] = view_of(c.input(0));
           out[0].offset += p.index * out[0].strides[position(p.dim)];
           out[0].sizes.erase(position(p.dim));
           out[0].strides.erase(position(p.dim));
@@ -220,7 +219,7 @@ const Operator diagonal_op{
         [](const Call& c, std::span<TensorSpec> out) {
           const auto& a = c.as<Diagonal>();
           const Tensor& x = c.input(0);
-          out[0] = like(x);
+          out[0] = view_of(x);
           int64_t rows = x.size(a.dim1), columns = x.size(a.dim2), s1 = x.stride(a.dim1), s2 = x.stride(a.dim2);
           int64_t length = std::max<int64_t>(
               0, a.offset >= 0 ? std::min(rows, columns - a.offset) : std::min(rows + a.offset, columns));
@@ -310,7 +309,7 @@ const Operator as_strided_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const auto& a = c.as<StridedGradient>();
-          out[0] = like(c.input(0));
+          out[0] = view_of(c.input(0));
           out[0].sizes = a.sizes;
           out[0].strides = a.strides;
           // As far from where the input begins as when this was asked for: a graph may be run with another.
@@ -342,7 +341,7 @@ const Operator unfold_op{
     .name = "unfold",
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
-          out[0] = like(c.input(0));
+          out[0] = view_of(c.input(0));
           open_windows(c.as<Windows>(), out[0].sizes, out[0].strides);
         },
     .gradient =
@@ -380,7 +379,7 @@ Tensor permute(const Tensor& x, const Shape& dims) {
   check_defined(x, "permute");
   check<ShapeError>(dims.size() == x.sizes().size(), "permute", "{} has {} dims, but {} were given: {}", x, x.dim(),
                     dims.size(), dims);
-  Dims a;
+  Order a;
   Shape seen(dims.size(), 0);
   for (int64_t d : dims) {
     int64_t w = wrap_dim(d, x, "permute");
@@ -395,7 +394,7 @@ Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1) {
   dim1 = wrap_dim(dim1, x, "transpose");
   if (x.dim() == 0) return x;
   if (x.is_sparse()) return dim0 == dim1 ? x : sparse_transpose(x);
-  Dims a;
+  Order a;
   for (int64_t d = 0; d < x.dim(); ++d) a.dims.push_back(d == dim0 ? dim1 : d == dim1 ? dim0 : d);
   return call(permute_op, {&x}, attributes(a));
 }

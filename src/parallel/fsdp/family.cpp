@@ -14,11 +14,9 @@
 namespace tutti::parallel {
 namespace {
 
-constexpr const char* kName = "fully_shard";
-
 // Families are made by all ranks together, so the order of any two is the same on all. Passes of those who average
 // gradients otherwise end before.
-uint64_t next_number() {
+uint64_t next_family_number() {
   static std::atomic<uint64_t> last{uint64_t{1} << 62};
   return ++last;
 }
@@ -65,14 +63,15 @@ void UnitOrder::forget(ShardUnit* unit) {
 // ---- Who belongs to it
 
 ShardFamily::ShardFamily(const FullyShardOptions& options)
-    : options_(options), number_(next_number()), group_(options.group.defined() ? options.group : world()) {
-  check<ValueError>(group_.rank() >= 0, kName, "this rank is not a member of the group: {}", to_string(group_));
-  check<ValueError>(!options.replicas.defined() || options.replicas.rank() >= 0, kName,
+    : options_(options), number_(next_family_number()), group_(options.group.defined() ? options.group : world()) {
+  check<ValueError>(group_.rank() >= 0, kShardName, "this rank is not a member of the group: {}", to_string(group_));
+  check<ValueError>(!options.replicas.defined() || options.replicas.rank() >= 0, kShardName,
                     "this rank is not a member of the replicas: {}",
                     options.replicas.defined() ? to_string(options.replicas) : "");
-  check<ValueError>(options.prefetch >= 0, kName, "prefetch is {}: a number of units, or 0 for none", options.prefetch);
+  check<ValueError>(options.prefetch >= 0, kShardName, "prefetch is {}: a number of units, or 0 for none",
+                    options.prefetch);
   for (const auto& dtype : {options.mixed.parameters, options.mixed.gradients})
-    check<DTypeError>(!dtype || is_floating(*dtype), kName, "parameters and gradients cannot be {}",
+    check<DTypeError>(!dtype || is_floating(*dtype), kShardName, "parameters and gradients cannot be {}",
                       dtype.value_or(DType::f32));
 }
 
@@ -95,7 +94,7 @@ void ShardFamily::begin_alike(const NamedTensors& parameters, const nn::ModuleBa
   comm::PurposeGuard purpose("fully_shard, which all ranks of its group call together");
   for (const Group& group : {o.replicas, group_}) {
     if (!group.defined()) continue;
-    check_agree(kName, facts, {.group = group, .timeout = o.timeout, .place = o.place});
+    check_agree(kShardName, facts, {.group = group, .timeout = o.timeout, .place = o.place});
     for (const TensorList& list : by_kind(all))
       broadcast(list, {.root = 0, .group = group, .timeout = o.timeout, .place = o.place});
   }
@@ -106,11 +105,12 @@ void ShardFamily::add(const std::shared_ptr<ShardUnit>& unit) { units_.push_back
 void ShardFamily::adopt(const std::shared_ptr<ShardUnit>& unit) {
   std::shared_ptr<ShardFamily> other = unit->family;
   if (other.get() == this) return;
-  check<ValueError>(other->group_ == group_ && other->options_.replicas == options_.replicas, kName,
+  check<ValueError>(other->group_ == group_ && other->options_.replicas == options_.replicas, kShardName,
                     "{}, a unit below this module, is cut over {}, and not over {} as this one is: units of a model "
                     "have the same groups",
                     unit->name, to_string(other->group_), to_string(group_));
-  check<ValueError>(other->depth_ == 0 && !other->pass_, kName, "{}, a unit below this module, is at work", unit->name);
+  check<ValueError>(other->depth_ == 0 && !other->pass_, kShardName, "{}, a unit below this module, is at work",
+                    unit->name);
   for (ShardUnit* u : other->units_) {
     u->family = shared_from_this();
     units_.push_back(u);
@@ -239,7 +239,7 @@ void ShardFamily::forward_failed(ShardUnit& unit, nn::ModuleBase& module) {
 void ShardFamily::before_inner_forward(ShardUnit& unit, nn::ModuleBase& module) {
   std::lock_guard lock(mutex_);
   if (unit.running > 0) return;
-  check<ValueError>(pass_ && unit.state == ShardUnit::State::there, kName,
+  check<ValueError>(pass_ && unit.state == ShardUnit::State::there, kShardName,
                     "this {} is part of the unit {}, whose parameters are whole only while that runs: call that, or "
                     "make a unit of this module",
                     module.type_name(), unit.name);
@@ -269,7 +269,7 @@ void ShardFamily::check_unchanged(const ShardUnit& unit, const UnitCall* call) {
 bool ShardFamily::begin_pass() {
   if (pass_) return true;
   if (!after_backward([self = shared_from_this()](bool well) { self->end_pass(well); }, number_)) return false;
-  check<ValueError>(!grad_enabled(), kName,
+  check<ValueError>(!grad_enabled(), kShardName,
                     "backward(create_graph) would give averages of gradients that cannot be differentiated: for "
                     "gradients of gradients, use grad() of what is not a parameter, and then backward()");
   pass_ = true;
@@ -331,7 +331,7 @@ void ShardFamily::start_due() {
 }
 
 void ShardFamily::count_samples() {
-  check<ValueError>(!syncing_ || next_samples_, kName,
+  check<ValueError>(!syncing_ || next_samples_, kShardName,
                     "gradients are averaged by samples: call set_samples() before backward");
   bool kept = std::any_of(units_.begin(), units_.end(), [](const ShardUnit* u) { return u->any_filled(); });
   samples_ = (kept ? earlier_samples_ : 0) + std::exchange(next_samples_, {}).value_or(0);

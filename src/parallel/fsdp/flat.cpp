@@ -4,18 +4,11 @@
 #include "autograd/homes.h"
 #include "base/check.h"
 #include "parallel/fsdp/unit.h"
+#include "parallel/memory.h"
 #include "tutti/ops.h"
 
 namespace tutti::parallel {
 namespace {
-
-constexpr const char* kName = "fully_shard";
-// Parameters, and ranks' parts, begin where vectors like to.
-constexpr int64_t kAlign = 64;
-// Smaller gradients are copied faster than their home is found.
-constexpr int64_t kWorthAHome = 4096;
-
-bool lies_dense(const Tensor& t) { return t.is_contiguous() || t.is_contiguous(MemoryFormat::channels_last); }
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
@@ -63,7 +56,7 @@ std::pair<int64_t, int64_t> ShardFlat::range(const ShardMember& m, int rank) con
 
 void ShardFlat::check_shards() const {
   for (const ShardMember& m : members_)
-    check<ValueError>(m.shard.shares_storage(shard_) && m.shard.numel() == m.end - m.begin, kName,
+    check<ValueError>(m.shard.shares_storage(shard_) && m.shard.numel() == m.end - m.begin, kShardName,
                       "the parameter {} is {} in other memory now: convert and move modules before they are sharded",
                       m.name, m.shard);
 }

@@ -16,8 +16,6 @@
 namespace tutti::parallel {
 namespace {
 
-constexpr const char* kName = "fully_shard";
-
 // Of all ranks that are threads of this process: a parameter is one rank's.
 struct Registry {
   std::mutex mutex;
@@ -61,7 +59,7 @@ void check_below(const std::vector<Below>& below, const std::unordered_map<const
         int64_t count = met == found.end() ? 0 : met->second;
         if (count == m.occurrences) continue;
         auto name = names.find(m.shard.impl());
-        fail<ValueError>(kName,
+        fail<ValueError>(kShardName,
                          "{} is shared with a module that has been sharded before, where it is {} of the unit {}: "
                          "shard neither by itself, but a module that has both",
                          name == names.end() ? "a parameter" : name->second, m.name, unit->name);
@@ -184,7 +182,7 @@ int64_t ShardUnit::show_some(nn::ModuleBase& module, bool whole) {
 void ShardUnit::show(nn::ModuleBase& module, bool whole) {
   if (flats.empty()) return;
   int64_t met = show_some(module, whole);
-  check<ValueError>(met == occurrences_, kName,
+  check<ValueError>(met == occurrences_, kShardName,
                     "{} of the {} parameters of this {} are not those that were sharded: they have been replaced, or "
                     "it is a clone, which is to be made before",
                     occurrences_ - met, occurrences_, name);

@@ -28,6 +28,8 @@
 
 namespace tutti::parallel {
 
+inline constexpr const char* kShardName = "fully_shard";  // in errors
+
 struct ShardMember {
   std::string name;            // in the unit's module
   Tensor shard, whole;         // see Note [Sharded parameters]

@@ -7,8 +7,6 @@ namespace tutti::dist_autograd {
 namespace detail {
 namespace {
 
-constexpr const char* kOperation = "dist_autograd::backward";
-
 /// A pass, at the worker that began it.
 class Backward : public std::enable_shared_from_this<Backward> {
  public:
@@ -100,10 +98,10 @@ struct Started {
 };
 
 Started start(ContextId id, const TensorList& losses, const BackwardOptions& options, const rpc::To::Where& where) {
-  auto registry = Registry::current(kOperation);
-  auto part = registry->get(id, kOperation);
-  check<ValueError>(!losses.empty(), kOperation, "there is no loss to begin with");
-  check<ValueError>(options.timeout.count() >= 0, kOperation, "the timeout is {} ms", options.timeout.count());
+  auto registry = Registry::current(kBackwardOperation);
+  auto part = registry->get(id, kBackwardOperation);
+  check<ValueError>(!losses.empty(), kBackwardOperation, "there is no loss to begin with");
+  check<ValueError>(options.timeout.count() >= 0, kBackwardOperation, "the timeout is {} ms", options.timeout.count());
   auto agent = registry->agent();
   auto timeout = options.timeout.count() > 0 ? options.timeout : agent->timeout();
   PassHead head{registry->next_number(), registry->rank(), options.retain_graph, timeout};
@@ -119,24 +117,26 @@ Started start(ContextId id, const TensorList& losses, const BackwardOptions& opt
   return s;
 }
 
-std::shared_ptr<Part> part_here(ContextId id) { return Registry::current(kOperation)->get(id, kOperation); }
+std::shared_ptr<Part> part_here(ContextId id) {
+  return Registry::current(kBackwardOperation)->get(id, kBackwardOperation);
+}
 
 }  // namespace
 
 rpc::Future<std::vector<int>> mark_sends(ContextId id, const PassHead& head, const std::vector<std::string>& keys) {
-  auto registry = Registry::current(kOperation);
-  return begin_pass(registry->get(id, kOperation), head, registry->agent())->mark(keys);
+  auto registry = Registry::current(kBackwardOperation);
+  return begin_pass(registry->get(id, kBackwardOperation), head, registry->agent())->mark(keys);
 }
 
 rpc::Future<> run_pass(ContextId id, uint64_t number) {
   auto pass = part_here(id)->find_pass(number);
-  check<GradError>(pass != nullptr, kOperation, "this worker has no part in the pass");
+  check<GradError>(pass != nullptr, kBackwardOperation, "this worker has no part in the pass");
   pass->begin();
   return pass->done();
 }
 
 void take_gradients(ContextId id, uint64_t number, const std::string& key, const TensorList& gradients) {
-  auto part = Registry::current(kOperation)->find(id);
+  auto part = Registry::current(kBackwardOperation)->find(id);
   auto pass = part ? part->find_pass(number) : nullptr;
   if (!pass) return;  // it has failed, and who sends this will hear so
   try {
@@ -147,7 +147,7 @@ void take_gradients(ContextId id, uint64_t number, const std::string& key, const
 }
 
 void join_context(ContextId id) {
-  auto registry = Registry::current(kOperation);
+  auto registry = Registry::current(kBackwardOperation);
   int rank = rpc::caller().rank;
   if (!registry->joined(id, rank)) (void)rpc::async<&release_context>(rank, id, registry->oldest(), std::string());
 }
@@ -159,7 +159,7 @@ void release_context(ContextId id, uint64_t oldest, const std::string& why) {
 }
 
 void fail_context(ContextId id, const std::string& why) {
-  Registry::current("dist_autograd")->release_everywhere(id, std::make_exception_ptr(Error(why, kOperation)));
+  Registry::current("dist_autograd")->release_everywhere(id, std::make_exception_ptr(Error(why, kBackwardOperation)));
 }
 
 }  // namespace detail
@@ -211,7 +211,7 @@ void backward(ContextId context, const TensorList& losses, const BackwardOptions
     s.backward->fail(
         std::make_exception_ptr(TimeoutError(fmt::format("dist_autograd::backward: the pass took longer than {:.3g} s",
                                                          std::chrono::duration<double>(s.pass->head().timeout).count()),
-                                             detail::kOperation)));
+                                             detail::kBackwardOperation)));
   result.wait();
 }
 

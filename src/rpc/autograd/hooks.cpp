@@ -11,7 +11,7 @@ namespace {
 
 using rpc::detail::Kind;
 
-constexpr const char* kOperation = "dist_autograd";
+constexpr const char* kAutogradOperation = "dist_autograd";
 
 /// What travels: docs/wire-format.md.
 struct Extension {
@@ -31,12 +31,12 @@ struct Extension {
     Extension e;
     uint32_t path = 0;
     constexpr size_t kFixed = sizeof(uint64_t) + sizeof(uint32_t);
-    check<ValueError>(in.size() >= kFixed, kOperation, "a message says too little of its context");
+    check<ValueError>(in.size() >= kFixed, kAutogradOperation, "a message says too little of its context");
     std::memcpy(&e.context.number, in.data(), sizeof(uint64_t));
     std::memcpy(&path, in.data() + sizeof(uint64_t), sizeof path);
     in.remove_prefix(kFixed);
-    check<ValueError>(path <= in.size() && path <= 1024 && (in.size() - path) % sizeof(uint32_t) == 0, kOperation,
-                      "a message has a path of {} bytes in {}", path, in.size());
+    check<ValueError>(path <= in.size() && path <= 1024 && (in.size() - path) % sizeof(uint32_t) == 0,
+                      kAutogradOperation, "a message has a path of {} bytes in {}", path, in.size());
     e.path = in.substr(0, path);
     in.remove_prefix(path);
     e.which.resize(in.size() / sizeof(uint32_t));
@@ -45,7 +45,8 @@ struct Extension {
       uint32_t i = e.which[k];
       check<ValueError>(i < tensors.size() && (k == 0 || i > e.which[k - 1]) && tensors[i].defined() &&
                             is_differentiable(tensors[i].dtype()),
-                        kOperation, "a message says that tensor {} of its {} requires a gradient, which it cannot", i,
+                        kAutogradOperation,
+                        "a message says that tensor {} of its {} requires a gradient, which it cannot", i,
                         tensors.size());
     }
     return e;
@@ -79,13 +80,14 @@ void incoming(int peer, Kind kind, std::string_view bytes, TensorList& tensors, 
   Extension e = Extension::read(bytes, tensors);
   std::shared_ptr<Scope> scope;
   if (kind == Kind::call) {
-    auto part = Registry::current(kOperation)->adopt(e.context, peer);
+    auto part = Registry::current(kAutogradOperation)->adopt(e.context, peer);
     if (!part) return;  // nobody will ask for gradients any more
     scope = std::make_shared<Scope>(part, e.path);
     context.distributed_autograd = scope;
   } else {
     scope = std::static_pointer_cast<Scope>(context.distributed_autograd);
-    check<ValueError>(scope && scope->part->id == e.context, kOperation, "an answer belongs to another context");
+    check<ValueError>(scope && scope->part->id == e.context, kAutogradOperation,
+                      "an answer belongs to another context");
     if (scope->part->released()) return;
   }
   if (e.which.empty()) return;

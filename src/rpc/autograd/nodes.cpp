@@ -10,7 +10,6 @@
 namespace tutti::dist_autograd::detail {
 namespace {
 
-constexpr const char* kOperation = "dist_autograd::backward";
 constexpr size_t kLongPath = 256;  // bytes, of which calls can be nested without end
 
 void put(Path& path, uint32_t n) {
@@ -56,8 +55,8 @@ void SendNode::run(GradientBuffer& outputs, GradientBuffer& inputs) {
 }
 
 void SendNode::accept(TensorList& gradients) const {
-  check<ValueError>(gradients.size() == sent_.size(), kOperation, "{} gradients came for {} tensors", gradients.size(),
-                    sent_.size());
+  check<ValueError>(gradients.size() == sent_.size(), kBackwardOperation, "{} gradients came for {} tensors",
+                    gradients.size(), sent_.size());
   for (size_t i = 0; i < sent_.size(); ++i) {
     Tensor& g = gradients[i];
     const Sent& s = sent_[i];
@@ -65,7 +64,7 @@ void SendNode::accept(TensorList& gradients) const {
     bool smaller = !g.is_sparse() && g.sizes() != s.sizes && g.dim() == static_cast<int64_t>(s.sizes.size());
     bool fits = smaller || g.sizes() == s.sizes;
     for (int64_t d = 0; smaller && d < g.dim(); ++d) fits = fits && (g.size(d) == 1 || g.size(d) == s.sizes[d]);
-    check<ShapeError>(fits && g.dtype() == s.dtype && g.device() == s.device, kOperation,
+    check<ShapeError>(fits && g.dtype() == s.dtype && g.device() == s.device, kBackwardOperation,
                       "{} came as the gradient of a tensor of shape {} and {} on {}", g, s.sizes, s.dtype, s.device);
     if (smaller) g = g.expand(s.sizes);
   }

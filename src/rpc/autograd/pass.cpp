@@ -7,8 +7,6 @@
 namespace tutti::dist_autograd::detail {
 namespace {
 
-constexpr const char* kOperation = "dist_autograd::backward";
-
 /// Messages about a pass are no part of any context.
 tutti::Context outside(tutti::Context context) {
   context.distributed_autograd = nullptr;
@@ -108,7 +106,7 @@ rpc::Future<std::vector<int>> Pass::start(const TensorList& losses, const Tensor
     starts_here_ = true;
     path_ = path;
     where_ = where;
-    add_roots(*task_, losses, gradients, kOperation);
+    add_roots(*task_, losses, gradients, kBackwardOperation);
     for (const Tensor& loss : losses)
       if (Node* node = loss.grad_node(); node && visited_.insert(node).second) explore(node, marks);
   }
@@ -120,7 +118,7 @@ rpc::Future<std::vector<int>> Pass::mark(const std::vector<std::string>& keys) {
   Marks marks;
   {
     std::lock_guard lock(mutex_);
-    check<GradError>(!ended_ && !begun_, kOperation, "a pass that has begun cannot grow");
+    check<GradError>(!ended_ && !begun_, kBackwardOperation, "a pass that has begun cannot grow");
     for (const std::string& key : keys) {
       Ref<SendNode> node = part_->send(key);
       if (expected_.emplace(key, node).second) explore(node.get(), marks);
@@ -205,7 +203,7 @@ void Pass::deliver(const std::string& key, TensorList gradients) {
     std::lock_guard lock(mutex_);
     if (ended_) return;
     auto it = expected_.find(key);
-    check<GradError>(it != expected_.end() && arrived_.insert(key).second, kOperation,
+    check<GradError>(it != expected_.end() && arrived_.insert(key).second, kBackwardOperation,
                      "a gradient came that is none of this pass");
     node = it->second;
     task = task_;
@@ -218,7 +216,7 @@ void Pass::deliver(const std::string& key, TensorList gradients) {
 void Pass::send_back(const ReceiveNode& node, TensorList gradients) {
   {
     std::lock_guard lock(mutex_);
-    check<GradError>(reached_.erase(&node) == 1, kOperation,
+    check<GradError>(reached_.erase(&node) == 1, kBackwardOperation,
                      "a backward pass came to a tensor from rank {} that it did not lead to when it began: functions "
                      "that run again in backward (checkpoint) cannot call other workers",
                      node.peer());

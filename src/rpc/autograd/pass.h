@@ -27,6 +27,8 @@
 
 namespace tutti::dist_autograd::detail {
 
+inline constexpr const char* kBackwardOperation = "dist_autograd::backward";  // in errors
+
 class Pass : public std::enable_shared_from_this<Pass> {
  public:
   Pass(std::shared_ptr<Part> part, const PassHead& head, const std::shared_ptr<rpc::detail::Agent>& agent);

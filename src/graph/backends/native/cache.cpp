@@ -34,7 +34,7 @@ std::optional<std::string> Cache::find(const std::string& key) const {
   constexpr size_t head = kMark.size() + sizeof(Digest);
   if (!bytes || bytes->size() < head || !bytes->starts_with(kMark)) return {};
   std::string object = bytes->substr(head);
-  if (bytes_of(sha256(object)) != std::string_view(*bytes).substr(kMark.size(), sizeof(Digest))) return {};
+  if (tutti::bytes_of(sha256(object)) != std::string_view(*bytes).substr(kMark.size(), sizeof(Digest))) return {};
   std::error_code ignored;
   fs::last_write_time(path_of(key), fs::file_time_type::clock::now(), ignored);
   return object;
@@ -49,7 +49,7 @@ void Cache::keep(const std::string& key, const std::string& object) const {
   fs::path aside = directory_ / (key + "." + std::to_string(getpid()) + "." + std::to_string(count++) + ".new");
   {
     std::ofstream file(aside, std::ios::binary);
-    file << kMark << bytes_of(sha256(object)) << object;
+    file << kMark << tutti::bytes_of(sha256(object)) << object;
     file.close();
     if (!file) {
       fs::remove(aside, error);
