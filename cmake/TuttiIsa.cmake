@@ -52,10 +52,6 @@ function(tutti_add_isa_sources library)
     if(TUTTI_SANITIZE AND TUTTI_COMPILES_V4)
       target_compile_options(${objects} PRIVATE $<IF:$<STREQUAL:${variant},base>,-O0,-O1>)
     endif()
-    # Where there is v3, the baseline is for processors from before 2013, and a third of the time of all kernels.
-    if(variant STREQUAL "base" AND TUTTI_COMPILES_V3 AND NOT TUTTI_SANITIZE AND CMAKE_BUILD_TYPE STREQUAL "Release")
-      target_compile_options(${objects} PRIVATE -O1)
-    endif()
     tutti_private_usage(${objects})
 
     if(variant STREQUAL "base" OR TUTTI_SANITIZE OR NOT TUTTI_LD_BFD OR NOT TUTTI_OBJCOPY)

@@ -42,9 +42,6 @@ endforeach()
 
 # A digest of the bitcode, which tells generated code of one build from that of another.
 set(bitcode_digest ${bitcode_dir}/digest.h)
-if(NOT EXISTS ${bitcode_digest})  # clang-tidy reads jit.cpp where nothing was built
-  file(WRITE ${bitcode_digest} "#define TUTTI_BITCODE_HASH \"\"\n")
-endif()
 add_custom_command(
   OUTPUT ${bitcode_digest}
   COMMAND ${CMAKE_COMMAND} "-DFILES=${bitcode_files}" -DOUTPUT=${bitcode_digest} -P ${PROJECT_SOURCE_DIR}/cmake/DigestFiles.cmake
@@ -53,13 +50,14 @@ add_custom_command(
 add_custom_target(tutti_bitcode DEPENDS ${bitcode_files} ${bitcode_digest})
 add_dependencies(tutti_bitcode tutti_declare_pointwise)
 
-add_library(tutti_native MODULE ${native_dir}/jit.cpp)
+add_library(tutti_native MODULE ${native_dir}/jit.cpp ${native_dir}/bitcode.cpp)
 add_dependencies(tutti_native tutti_bitcode)
-set_source_files_properties(${native_dir}/jit.cpp PROPERTIES OBJECT_DEPENDS "${bitcode_files};${bitcode_digest}")
+set_source_files_properties(${native_dir}/bitcode.cpp PROPERTIES OBJECT_DEPENDS "${bitcode_files};${bitcode_digest}"
+                            COMPILE_OPTIONS "-include;${bitcode_digest}")
 target_compile_features(tutti_native PRIVATE cxx_std_20)
 target_include_directories(tutti_native PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(tutti_native SYSTEM PRIVATE ${TUTTI_LLVM_INCLUDE})
-target_compile_options(tutti_native PRIVATE -include ${bitcode_digest} -fno-rtti -fvisibility=hidden -O1
+target_compile_options(tutti_native PRIVATE -fno-rtti -fvisibility=hidden -O1
                        -fno-sanitize=all)
 target_link_options(tutti_native PRIVATE -fno-sanitize=all)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

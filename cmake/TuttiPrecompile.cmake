@@ -1,14 +1,15 @@
-# tutti_precompile(<target> <kind> <header>): the target is compiled with a precompiled <header>, which the first target
-# of a kind makes and the others of that kind share; they have the same flags.
+# tutti_precompile(<target> <kind> <header>...): the target is compiled with precompiled headers, which the first target of a
+# kind makes and the others of that kind share; they have the same flags.
 #
-# The headers that nearly all tests and examples include are most of what the compiler would read there. Not under
-# sanitizers, and not by other compilers: those builds find the test that lacks an include.
+# The headers that nearly all files of these targets include are most of what the compiler would read there. Not under
+# sanitizers, nor by other compilers, nor where every file is to be compiled alone (TUTTI_UNITE): those builds find the
+# include that is missing.
 
 find_program(TUTTI_ENV env)
 mark_as_advanced(TUTTI_ENV)
 
-function(tutti_precompile target kind header)
-  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR TUTTI_SANITIZE OR NOT PROJECT_IS_TOP_LEVEL)
+function(tutti_precompile target kind)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR TUTTI_SANITIZE OR NOT TUTTI_UNITE)
     return()
   endif()
   target_compile_options(${target} PRIVATE -fpch-preprocess)
@@ -21,7 +22,8 @@ function(tutti_precompile target kind header)
   if(owner)
     target_precompile_headers(${target} REUSE_FROM ${owner})
   else()
-    target_precompile_headers(${target} PRIVATE <${header}>)
+    list(TRANSFORM ARGN REPLACE "(.+)" "<\\1>" OUTPUT_VARIABLE headers)
+    target_precompile_headers(${target} PRIVATE ${headers})
     set_property(GLOBAL PROPERTY tutti_precompiled_${kind} ${target})
   endif()
 endfunction()

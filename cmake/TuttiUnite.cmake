@@ -2,8 +2,8 @@
 #
 # Half of what the compiler does for one of these files it does for the next one again: reading headers, and making the
 # same instances of templates. Together they take a third of the time. The files of a folder therefore share one scope:
-# names in anonymous namespaces are unique in it (two equal helpers belong into a header anyway). A folder is a room, or
-# a family of operators. Kernels (*.isa.cpp) stay files of their own, and so does whatever has flags of its own.
+# names in anonymous namespaces are unique in it (two equal helpers belong into a header anyway). Operators (src/ops) and
+# kernels (*.isa.cpp) stay files of their own, and so does whatever has flags of its own.
 # -DTUTTI_UNITE=OFF compiles every file alone: for who works on one of them, for the debugger, and for clang-tidy.
 
 option(TUTTI_UNITE "Compile the files of a folder together" ${PROJECT_IS_TOP_LEVEL})
@@ -15,7 +15,7 @@ function(tutti_unite target most)
   set(folders "")
   foreach(source IN LISTS ARGN)
     cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE path)
-    string(REGEX MATCH "^(src/ops/[^/]+|[^/]+/[^/]+)/" folder "${path}")
+    string(REGEX MATCH "^[^/]+/[^/]+/" folder "${path}")
     string(MAKE_C_IDENTIFIER "${folder}" folder)
     list(APPEND folders ${folder})
     list(APPEND of_${folder} ${source})

@@ -9,10 +9,10 @@
 #include <tuple>
 #include <utility>
 
-namespace tutti {
+namespace tutti::detail {
 
-/// The members of a struct. Not a tuple itself, which would take the compiler ten times as long, for every struct that
-/// a header names: one is made where it is used.
+/// The members of a struct. Not a tuple itself, since each kind of those takes the compiler some ten milliseconds, and
+/// headers name a hundred structs: one is made where it is used.
 template <class... T>
 struct Fields {
   const void* at[sizeof...(T) + 1];
@@ -23,14 +23,18 @@ struct Fields {
     }(std::index_sequence_for<T...>());
   }
 };
+template <class T>
+inline constexpr bool is_fields = false;
+template <class... T>
+inline constexpr bool is_fields<Fields<T...>> = true;
 template <class... T>
 Fields<T...> fields_of(T&... members) {
   return {{std::addressof(members)..., nullptr}};
 }
 
-}  // namespace tutti
+}  // namespace tutti::detail
 
-#define TUTTI_FIELDS(...)                                         \
-  auto fields() { return ::tutti::fields_of(__VA_ARGS__); }       \
-  auto fields() const { return ::tutti::fields_of(__VA_ARGS__); } \
+#define TUTTI_FIELDS(...)                                                 \
+  auto fields() { return ::tutti::detail::fields_of(__VA_ARGS__); }       \
+  auto fields() const { return ::tutti::detail::fields_of(__VA_ARGS__); } \
   static const char* field_names() { return #__VA_ARGS__; }

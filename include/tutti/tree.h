@@ -81,7 +81,7 @@ concept IsTensor = std::derived_from<std::remove_cvref_t<T>, Tensor>;
 /// A struct that names its members by TUTTI_FIELDS.
 template <class T>
 concept HasFields = requires(T& t) {
-  t.fields();
+  requires tutti::detail::is_fields<decltype(t.fields())>;
   std::remove_cvref_t<T>::field_names();
 };
 /// What has children.
@@ -216,7 +216,8 @@ struct MayHold<T> : MayHold<typename T::mapped_type> {};
 template <class T>
 struct FieldsMayHold;
 template <class... T>
-struct FieldsMayHold<Fields<T...>> : std::bool_constant<(MayHold<std::remove_const_t<T>>::value || ...)> {};
+struct FieldsMayHold<tutti::detail::Fields<T...>>
+    : std::bool_constant<(MayHold<std::remove_const_t<T>>::value || ...)> {};
 template <class T>
   requires HasFields<T>
 struct MayHold<T> : FieldsMayHold<decltype(std::declval<T&>().fields())> {};

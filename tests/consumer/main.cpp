@@ -1,18 +1,40 @@
-// Uses an installed Tutti: the gradient of sum(x * x) is 2x. Exits with 1 if it is not.
+// Uses an installed Tutti: the gradient of sum(x * x) is 2x; layers and an optimizer, whose code is in the library.
+// Exits with 1 if something is not as it should be.
 
 #include <tutti/tutti.h>
 
 #include <iostream>
 
-int main() {
-  tutti::Tensor x = tutti::tensor({{1.0, 2.0}, {3.0, 4.0}});
-  x.requires_grad_();
-  auto y = tutti::sum(x * x);
-  y.backward();
+using namespace tutti;
 
-  const tutti::Tensor expected = tutti::tensor({{2.0, 4.0}, {6.0, 8.0}});
+struct Net : nn::Module<Net> {
+  nn::LSTM lstm{3, 4};
+  nn::Sequential head{nn::Linear(4, 4), nn::ReLU(), nn::LayerNorm(4), nn::Linear(4, 1)};
+  TUTTI_FIELDS(lstm, head)
+  Tensor forward(const Tensor& x) { return head(lstm(x).output); }
+};
+
+int main() {
+  Tensor x = tensor({{1.0, 2.0}, {3.0, 4.0}});
+  x.requires_grad_();
+  sum(x * x).backward();
   std::cout << x.grad() << std::endl;
-  // A sum of squared differences; it is 0 exactly, since every value here is a small integer.
-  const tutti::Tensor difference = x.grad() - expected;
-  return tutti::sum(difference * difference).item<double>() == 0.0 ? 0 : 1;
+  if (!equal(x.grad(), tensor({{2.0, 4.0}, {6.0, 8.0}}))) return 1;
+
+  manual_seed(1);
+  Net net;
+  Net before = net.clone();
+  optim::AdamW adam(net.parameters());
+  Tensor inputs = randn({5, 2, 3});
+  double first = 0, last = 0;
+  for (int step = 0; step < 20; ++step) {
+    adam.zero_grad();
+    Tensor loss = mean(square(net(inputs) - 1));
+    loss.backward();
+    adam.step();
+    last = loss.item<double>();
+    if (step == 0) first = last;
+  }
+  std::cout << net << "\nloss " << first << " -> " << last << std::endl;
+  return last < first && !equal(net.parameters()[0], before.parameters()[0]) ? 0 : 1;
 }

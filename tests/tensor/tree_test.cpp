@@ -103,5 +103,45 @@ TEST(Tree, KnowsWhatMayHoldTensors) {
   EXPECT_EQ(leaves, 2);
 }
 
+TEST(Fields, AreReferencesToTheMembers) {
+  struct Point {
+    int x = 1;
+    const double y = 2.5;
+    std::array<int, 2> rest = {3, 4};
+    TUTTI_FIELDS(x, y, rest)
+  };
+  static_assert(std::is_same_v<decltype(std::declval<Point&>().fields().tuple()),
+                               std::tuple<int&, const double&, std::array<int, 2>&>>);
+  static_assert(std::is_same_v<decltype(std::declval<const Point&>().fields().tuple()),
+                               std::tuple<const int&, const double&, const std::array<int, 2>&>>);
+  Point p;
+  auto [x, y, rest] = p.fields().tuple();
+  x = 7;
+  rest[1] = 8;
+  EXPECT_EQ(p.x, 7);
+  EXPECT_EQ(&y, &p.y);
+  EXPECT_EQ(p.rest[1], 8);
+  EXPECT_STREQ(Point::field_names(), "x, y, rest");
+  EXPECT_TRUE(tree::HasFields<Point>);
+}
+
+TEST(Fields, MayBeNone) {
+  struct Nothing {
+    TUTTI_FIELDS()
+  };
+  EXPECT_EQ(Nothing().fields().tuple(), std::tuple<>());
+  EXPECT_TRUE(tree::HasFields<Nothing>);
+}
+
+// What is a tuple already, as a struct may have it of its own, is none of ours.
+TEST(Fields, AreThoseOfTheMacro) {
+  struct Other {
+    int x = 1;
+    auto fields() { return std::tie(x); }
+    static const char* field_names() { return "x"; }
+  };
+  EXPECT_FALSE(tree::HasFields<Other>);
+}
+
 }  // namespace
 }  // namespace tutti::test

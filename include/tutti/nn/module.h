@@ -255,10 +255,10 @@ inline constexpr bool is_module_pointer<T*> = IsModule<T>;
 
 /// A struct whose fields are all shown as text, and which has defaults.
 template <class T>
-concept IsOptions =
-    tree::HasFields<T> && std::default_initializable<T> && []<class... F>(std::type_identity<Fields<F...>>) {
-      return (printable<std::remove_const_t<F>> && ...);
-    }(std::type_identity<decltype(std::declval<T&>().fields())>());
+concept IsOptions = tree::HasFields<T> && std::default_initializable<T> &&
+                    []<class... F>(std::type_identity<tutti::detail::Fields<F...>>) {
+                      return (printable<std::remove_const_t<F>> && ...);
+                    }(std::type_identity<decltype(std::declval<T&>().fields())>());
 
 /// Enumerators that have names (to_string) are shown by them.
 template <class T>
@@ -447,7 +447,7 @@ std::unique_ptr<ModuleBase> Module<Derived>::copy() const {
 template <class Derived>
 void Module<Derived>::check_layout() {
   auto& self = static_cast<Derived&>(*this);
-  [&]<class... T>(const Fields<T...>& fields) {
+  [&]<class... T>(const tutti::detail::Fields<T...>& fields) {
     const void* const* at = fields.at;
     const detail::FieldPlace places[] = {{*at++, sizeof(T), alignof(T)}..., {}};
     detail::check_layout(typeid(Derived), &self, sizeof(Module), sizeof(Derived), Derived::field_names(),

@@ -26,41 +26,13 @@
 #include <string>
 #include <string_view>
 
+#include "graph/backends/native/bitcode.h"
 #include "graph/backends/native/module.h"
-
-// The primitives of each instruction set as LLVM bitcode; see primitives.h.
-#define TUTTI_EMBED(name, file)                                                              \
-  asm(".section .rodata\n.balign 16\n"                                                       \
-      ".global " #name "\n.hidden " #name "\n" #name ":\n.incbin \"" file                    \
-      "\"\n"                                                                                 \
-      ".global " #name "_end\n.hidden " #name "_end\n" #name "_end:\n.byte 0\n.previous\n"); \
-  extern "C" __attribute__((visibility("hidden"))) const char name[], name##_end[];
-
-TUTTI_EMBED(tutti_bitcode_base, TUTTI_BITCODE_BASE)
-#ifdef TUTTI_BITCODE_V3
-TUTTI_EMBED(tutti_bitcode_v3, TUTTI_BITCODE_V3)
-#endif
-#ifdef TUTTI_BITCODE_V4
-TUTTI_EMBED(tutti_bitcode_v4, TUTTI_BITCODE_V4)
-#endif
 
 namespace {
 
-struct Level {
-  llvm::StringRef bitcode = {};
-  const char* cpu = "";
-};
-
-Level level_of(std::string_view isa) {
-  if (isa == "base") return {{tutti_bitcode_base, size_t(tutti_bitcode_base_end - tutti_bitcode_base)}, TUTTI_BASE_CPU};
-#ifdef TUTTI_BITCODE_V3
-  if (isa == "v3") return {{tutti_bitcode_v3, size_t(tutti_bitcode_v3_end - tutti_bitcode_v3)}, "x86-64-v3"};
-#endif
-#ifdef TUTTI_BITCODE_V4
-  if (isa == "v4") return {{tutti_bitcode_v4, size_t(tutti_bitcode_v4_end - tutti_bitcode_v4)}, "x86-64-v4"};
-#endif
-  return {};
-}
+using tutti::native::Level;
+using tutti::native::level_of;
 
 void initialise() {
   static const bool done = [] {
@@ -218,7 +190,8 @@ void give(tutti_native_take take, void* to, llvm::Error error) {
 extern "C" {
 
 __attribute__((visibility("default"))) const char* tutti_native_identity(const char* isa) {
-  static const std::string identity = "llvm " LLVM_VERSION_STRING " primitives " TUTTI_BITCODE_HASH;
+  static const std::string identity =
+      std::string("llvm " LLVM_VERSION_STRING " primitives ") + tutti::native::bitcode_hash();
   return level_of(isa).bitcode.empty() ? "" : identity.c_str();
 }
 

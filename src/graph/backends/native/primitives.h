@@ -1,5 +1,5 @@
 // What generated code calls: every pointwise formula as plain functions from registers to a register, compiled by clang
-// to LLVM bitcode (cmake/TuttiNative.cmake includes this before each src/pointwise/*.isa.cpp). They are inlined into
+// to LLVM bitcode (cmake/TuttiNative.cmake includes this before all src/pointwise/*.isa.cpp). They are inlined into
 // the loops that are generated, so formulas are written once for eager and compiled code.
 //
 //   <4, 8 or 16 x float> tutti_mul_f32(x, y)               the value; of comparisons: 1 for true, 0 for false
