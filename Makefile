@@ -74,7 +74,7 @@ format: deps-ci  ## format the C++ files
 
 lint: deps-ci  ## format, clang-tidy, generated files, file lengths (CHANGED=1: only files that differ from HEAD)
 	@$(call configure,release,-B build/lint -DTUTTI_UNITE=OFF)
-	@echo '#define TUTTI_BITCODE_HASH ""' >build/lint/bitcode/digest.h  # a build writes it; native/bitcode.cpp includes it
+	@mkdir -p build/lint/bitcode && echo '#define TUTTI_BITCODE_HASH ""' >build/lint/bitcode/digest.h  # a build writes it; native/bitcode.cpp includes it
 	@scripts/lint $(if $(CHANGED),--changed)
 
 asan: deps-ci  ## tests under AddressSanitizer and UBSan: LABEL=fast
