@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "comm/algorithm/reduce.h"
 #include "tests/comm/fingerprint.h"
 #include "tests/comm/started.h"
 #include "tests/comm/ways.h"
+#include "tests/support/entries.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 #include "tutti/testing.h"
@@ -299,12 +299,9 @@ TEST_P(Engines, OpenWorkEndsWhenARankFails) {
 // Descriptors and threads are back where they were.
 TEST_P(Engines, GroupsComeAndGoThousandsOfTimes) {
   spawn(3, [] {
-    auto count = [](const char* folder) {
-      return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
-    };
     barrier_async().wait();  // the process has one thread for works that nobody waits for
     barrier();
-    auto descriptors = count("/proc/self/fd"), threads = count("/proc/self/task");
+    auto descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
     for (int round = 0; round < 1000; ++round) {
       Group group = world().subgroup({2, 0, 1});
       Tensor x = full({3}, rank());
@@ -312,8 +309,8 @@ TEST_P(Engines, GroupsComeAndGoThousandsOfTimes) {
       ASSERT_EQ(x[0].item<double>(), 3);
       if (round % 100 == 0) all_reduce_async(x, {.group = group}).wait();
     }
-    EXPECT_LE(count("/proc/self/fd"), descriptors + 2);
-    EXPECT_LE(count("/proc/self/task"), threads + 1);  // one that frees what a thread of its own was the last to hold
+    EXPECT_LE(entries("/proc/self/fd"), descriptors + 2);
+    EXPECT_LE(entries("/proc/self/task"), threads + 1);  // one that frees what a thread of its own was the last to hold
   });
 }
 

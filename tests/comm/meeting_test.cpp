@@ -2,12 +2,12 @@
 #include <dlfcn.h>
 #include <signal.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "comm/transport/wire.h"
 #include "tests/comm/started.h"
 #include "tests/comm/ways.h"
+#include "tests/support/entries.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
@@ -19,15 +19,6 @@ namespace {
 using namespace std::chrono_literals;
 using namespace test;  // NOLINT
 using testing::HasSubstr;
-
-size_t sockets() {
-  size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    count += std::filesystem::read_symlink(entry, gone).string().starts_with("socket:");
-  }
-  return count;
-}
 
 /// While it connects by UCX: when it has so many sockets more, and some time has passed.
 void die_while_connecting(size_t more, std::chrono::microseconds after) {

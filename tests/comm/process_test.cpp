@@ -9,6 +9,7 @@
 
 #include "tests/comm/started.h"
 #include "tests/comm/ways.h"
+#include "tests/support/entries.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
 
@@ -210,12 +211,9 @@ TEST(Processes, MessagesTimeOutAndAreCancelled) {
 // Descriptors, threads and shared files are back where they were.
 TEST(Processes, GroupsComeAndGoThousandsOfTimes) {
   spawn(3, [] {
-    auto count = [](const char* folder) {
-      return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
-    };
     barrier_async().wait();  // the process has one thread for works that nobody waits for
     barrier();
-    auto descriptors = count("/proc/self/fd"), threads = count("/proc/self/task");
+    auto descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
     for (int round = 0; round < 1000; ++round) {
       Group group = world().subgroup({2, 0, 1});
       Tensor x = full({3}, rank());
@@ -223,8 +221,8 @@ TEST(Processes, GroupsComeAndGoThousandsOfTimes) {
       ASSERT_EQ(x[0].item<double>(), 3);
       if (round % 100 == 0) all_reduce_async(x, {.group = group}).wait();
     }
-    EXPECT_LE(count("/proc/self/fd"), descriptors + 2);  // a rank that waits long looks after the two other processes
-    EXPECT_LE(count("/proc/self/task"), threads + 1);    // one that frees what a thread of its own was the last to hold
+    EXPECT_LE(entries("/proc/self/fd"), descriptors + 2);  // a rank that waits long looks after the two other processes
+    EXPECT_LE(entries("/proc/self/task"), threads + 1);  // one that frees what a thread of its own was the last to hold
   });
   EXPECT_EQ(shared_files(), 0);
 }

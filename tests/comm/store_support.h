@@ -8,13 +8,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/entries.h"
 #include "tests/support/scratch.h"
 #include "tutti/comm/store.h"
 
@@ -113,8 +113,8 @@ StorePtr open_site(const std::string& spec);
 
 /// Threads and descriptors of this process.
 struct Usage {
-  size_t threads = entries("/proc/self/task"), descriptors = entries("/proc/self/fd");
-  static size_t entries(const char* path) {
+  size_t threads = count("/proc/self/task"), descriptors = count("/proc/self/fd");
+  static size_t count(const char* folder) {
     // The first thread of a process brings a sanitizer's own with it, which stays.
     static const bool started = [] {
       std::thread([] {}).join();
@@ -122,7 +122,7 @@ struct Usage {
       return true;
     }();
     (void)started;
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path), {}));
+    return test::entries(folder);
   }
   bool operator==(const Usage&) const = default;
 };

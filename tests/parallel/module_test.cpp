@@ -75,6 +75,26 @@ TUTTI_RANK_TEST(DdpModule, AnyModule) {
   ddp.call<Tensor>(mine(x, 2));
 }
 
+// What the wrapper takes is what its module does: several arguments, and defaults for the last.
+TUTTI_RANK_TEST(DdpModule, IsHeldAsAnyModuleWhateverItTakes) {
+  manual_seed(1);
+  nn::Bilinear pair(3, 3, 2);
+  nn::GRU gru(3, 4);
+  pair.to(f64);
+  gru.to(f64);
+  nn::Bilinear whole = pair.clone();
+  nn::AnyModule two(DistributedDataParallel{pair}), with_default(DistributedDataParallel{gru});
+  Tensor a = numbers({2 * world_size(), 3}, 1), b = numbers({2 * world_size(), 3}, 2), x = numbers({5, 2, 3}, 3);
+  two(mine(a, 2), mine(b, 2)).square().mean().backward();
+  whole(a, b).square().mean().backward();
+  expect_same_gradients(two.module(), whole);
+  Tensor hidden = numbers({1, 2, 4}, 4);
+  EXPECT_TRUE(equal(with_default.call<RnnResult>(x).output, gru(x).output));
+  EXPECT_TRUE(equal(with_default.call<RnnResult>(x, hidden).output, gru(x, hidden).output));
+  EXPECT_THAT(message_of<ValueError>([&] { two(mine(a, 2)); }),
+              HasSubstr("takes (Tensor, Tensor), but was called with (Tensor)"));
+}
+
 struct Several : nn::Module<Several> {
   nn::Linear a{2, 2}, b{2, 2};
   TUTTI_FIELDS(a, b)

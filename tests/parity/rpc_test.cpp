@@ -1,8 +1,8 @@
 // Section B: DistributedDataParallel together with calls and distributed autograd. Six workers: four trainers, one
 // that holds remote parts of the model, and a master that drives the trainers by references to them.
-#include <filesystem>
 #include <thread>
 
+#include "tests/support/entries.h"
 #include "tests/support/expect.h"
 #include "tutti/testing.h"
 #include "tutti/tutti.h"
@@ -374,10 +374,6 @@ TUTTI_RANK_TEST(ParityB, DdpDistAutogradLocalVsRemote) {
 // A device that is not the first: a logical one.
 TUTTI_RANK_TEST(ParityB, DdpDistAutogradLocalVsRemoteGpu) { local_vs_remote("remote/cpu:1"); }
 
-size_t entries(const char* folder) {
-  auto all = std::filesystem::directory_iterator(folder);
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 /// Of this process, while no rank does anything; one rank counts, since counting opens a file. Between hosts there are
 /// also connections, which are made when they are first needed.
 struct Possessions {
@@ -386,7 +382,7 @@ struct Possessions {
     Possessions p;
     barrier();
     if (rank() == 0 && world().transport().find('+') == std::string::npos)
-      p = {entries("/proc/self/fd"), entries("/proc/self/task")};
+      p = {test::entries("/proc/self/fd"), test::entries("/proc/self/task")};
     barrier();
     return p;
   }

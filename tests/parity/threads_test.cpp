@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "tests/parity/support.h"
+#include "tests/support/entries.h"
 #include "tests/support/expect.h"
 #include "tests/support/shared.h"
 #include "tutti/comm.h"
@@ -23,9 +23,7 @@ using namespace test;  // NOLINT
 struct ParityA : harness::TransportTest<1, 2, 3, 4, 8> {};
 
 double sum_of_ranks() { return world_size() * (world_size() - 1) / 2.0; }
-std::ptrdiff_t count_threads() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
-}
+size_t count_threads() { return entries("/proc/self/task"); }
 
 // ---- Two ways of running ranks
 

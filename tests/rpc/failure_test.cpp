@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "comm/transport/segment.h"
 #include "tests/rpc/support.h"
+#include "tests/support/entries.h"
 
 namespace tutti::test::of_failure {  // functions that are called have names of their own
 namespace {
@@ -101,15 +101,6 @@ TEST_P(RpcKills, CallsToAWorkerThatDiesFailByName) {
     EXPECT_EQ(rpc::sync<&one>("worker0"), 1);
   });
   EXPECT_LT(Clock::now() - begin, 15s);
-}
-
-size_t sockets() {
-  size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    count += std::filesystem::read_symlink(entry, gone).string().starts_with("socket:");
-  }
-  return count;
 }
 
 // Note [Meeting by UCX]: UCX 1.13 does not bear all deaths while it connects.

@@ -1,10 +1,10 @@
 // Calls that call, wait, nest and flood.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "tests/rpc/support.h"
+#include "tests/support/entries.h"
 
 namespace tutti::test::of_handlers {  // functions that are called have names of their own
 namespace {
@@ -18,12 +18,7 @@ constexpr int kMany = 2000;
 constexpr int kMany = 10000;
 #endif
 
-size_t count_in(const char* folder) {
-  size_t count = 0;
-  for ([[maybe_unused]] auto& entry : std::filesystem::directory_iterator(folder)) ++count;
-  return count;
-}
-size_t threads_here() { return count_in("/proc/self/task"); }
+size_t threads_here() { return entries("/proc/self/task"); }
 
 int64_t nest(int64_t depth) { return depth == 0 ? 0 : 1 + rpc::sync<&nest>(next_worker(), depth - 1); }
 int64_t one() { return 1; }
@@ -171,12 +166,12 @@ TEST_P(RpcHandlers, SessionsFollowEachOtherAndLeaveNothing) {
             rpc::all(calls).wait();
           }
           barrier();
-          if (i == 1) threads = threads_here(), files = count_in("/proc/self/fd");
+          if (i == 1) threads = threads_here(), files = entries("/proc/self/fd");
           barrier();
         }
         // A session that left one behind would have left six by now; engines come and go with some of their own.
         EXPECT_LT(threads_here(), threads + 3);
-        EXPECT_LT(count_in("/proc/self/fd"), files + 3);
+        EXPECT_LT(entries("/proc/self/fd"), files + 3);
         barrier();
       },
       {.timeout = 60s});

@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <numeric>
 #include <random>
 #include <thread>
 
+#include "tests/support/entries.h"
 #include "tutti/comm.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -499,16 +499,9 @@ std::string run_round(const Round& r, const std::string& transport) {
   return "";
 }
 
-int64_t entries(const char* folder, const std::string& prefix = "") {
-  int64_t count = 0;
-  for (auto& entry : std::filesystem::directory_iterator(folder))
-    count += entry.path().filename().string().starts_with(prefix);
-  return count;
-}
-
-int64_t threads() { return entries("/proc/self/task"); }
-int64_t descriptors() { return entries("/proc/self/fd"); }
-int64_t shared_files() { return entries("/dev/shm", fmt::format("tutti-{}-", ::getpid())); }
+size_t threads() { return test::entries("/proc/self/task"); }
+size_t descriptors() { return test::entries("/proc/self/fd"); }
+size_t shared_files() { return test::entries("/dev/shm", fmt::format("tutti-{}-", ::getpid())); }
 
 }  // namespace
 
@@ -535,7 +528,8 @@ int main(int argc, char** argv) {
 #ifdef TUTTI_SANITIZE_THREAD  // does not follow a process that has threads into its children
   only = "threads";
 #endif
-  int64_t rounds = 0, failed = 0, faulty = 0, most_threads = 0, most_descriptors = 0;
+  int64_t rounds = 0, failed = 0, faulty = 0;
+  size_t most_threads = 0, most_descriptors = 0;
   for (auto end = Clock::now() + std::chrono::duration<double>(seconds); Clock::now() < end; ++rounds) {
     ::alarm(300);  // a hang ends the program
     Round r = draw_round(seed + static_cast<uint64_t>(rounds), only);

@@ -13,11 +13,11 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <random>
 #include <thread>
 
 #include "comm/transport/segment.h"
+#include "tests/support/entries.h"
 #include "tutti/rpc.h"
 #include "tutti/tutti.h"
 
@@ -144,18 +144,13 @@ void work(Shared& shared, const Round& round) {
   }
 }
 
-size_t entries(const char* folder) {
-  auto all = std::filesystem::directory_iterator(folder);
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
-
 bool run(const Round& round, const std::string& transport, int& passes, int& crashes) {
   auto memory = comm::Segment::anonymous(4096);
   auto& shared = *reinterpret_cast<Shared*>(memory.data());
   SpawnOptions options{.timeout = kPatience, .transport = transport};
   if (transport.find('+') != std::string::npos) options.hosts = {0, 0, 1, 1};
   auto begin = Clock::now();
-  size_t files = entries("/proc/self/fd");
+  size_t files = test::entries("/proc/self/fd");
   bool noticed = false;
   std::string text;
   try {
@@ -164,7 +159,7 @@ bool run(const Round& round, const std::string& transport, int& passes, int& cra
     noticed = true;
     text = e.what();
   }
-  if (entries("/proc/self/fd") != files) ++shared.leaks;
+  if (test::entries("/proc/self/fd") != files) ++shared.leaks;
   if (Clock::now() - begin > kPatience) ++shared.hangs;
   passes += shared.passes;
   int crashed = kWorkers - 1 - shared.ended;  // with it
@@ -208,7 +203,7 @@ int main(int argc, char** argv) {
   }
   std::mt19937_64 random(seed);
   auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  size_t memory = entries("/dev/shm");
+  size_t memory = test::entries("/dev/shm");
   int kills = 0, failures = 0, passes = 0, crashes = 0, by_role[kWorkers] = {};
   while (seconds > 0 ? Clock::now() < end : kills < rounds) {
     Round round{static_cast<int>(random() % kWorkers), static_cast<useconds_t>(random() % 30000),
@@ -222,6 +217,6 @@ int main(int argc, char** argv) {
       "%d kills by %s (driver %d, workers %d, %d, %d), %d passes before and after, %d failures, %d others ended "
       "too; /dev/shm had %zu files and has %zu\n",
       kills, transport.c_str(), by_role[0], by_role[1], by_role[2], by_role[3], passes, failures, crashes, memory,
-      entries("/dev/shm"));
+      test::entries("/dev/shm"));
   return failures > 0;
 }

@@ -13,13 +13,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <random>
 #include <thread>
 
 #include "comm/transport/segment.h"
 #include "comm/transport/wire.h"
+#include "tests/support/entries.h"
 #include "tests/support/ports.h"
 #include "tutti/comm.h"
 #include "tutti/tutti.h"
@@ -195,11 +195,6 @@ void run(const Round& r, const std::string& transport, Totals& totals) {
   std::printf("FAILED: %s\n", r.text().c_str());
 }
 
-size_t entries(const char* folder) {
-  auto all = std::filesystem::directory_iterator(folder);
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
-
 }  // namespace tutti::soak_worlds
 
 int main(int argc, char** argv) {
@@ -229,7 +224,7 @@ int main(int argc, char** argv) {
   if (!comm::has_ucx() && transport.ends_with("ucx")) return std::printf("this build has no UCX\n"), 0;
   std::mt19937_64 random(seed);
   auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  size_t memory = entries("/dev/shm");
+  size_t memory = test::entries("/dev/shm");
   Totals totals;
   while (seconds > 0 ? Clock::now() < end : totals.kills < rounds) {
     run(draw(random, transport, only), transport, totals);
@@ -239,6 +234,6 @@ int main(int argc, char** argv) {
       "%d kills by %s, %d while some had not met: %d rounds wrong (%d others ended by signals, %d hung, %d heard "
       "something else); the slowest heard after %.3g s; /dev/shm had %zu files and has %zu\n",
       totals.kills, transport.c_str(), totals.unmet, totals.bad, totals.crashed, totals.hung, totals.wrong,
-      totals.slowest, memory, entries("/dev/shm"));
+      totals.slowest, memory, test::entries("/dev/shm"));
   return totals.bad > 0;
 }

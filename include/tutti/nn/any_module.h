@@ -36,6 +36,16 @@ class Holder {
   virtual std::any invoke(std::span<const Argument> arguments) = 0;
 };
 
+/// A module that runs another with whatever arguments it is given names that one's type, `using Wrapped = M;`: what it
+/// takes is what the other's forward does.
+template <class M>
+struct Innermost {
+  using type = M;
+};
+template <class M>
+  requires requires { typename M::Wrapped; }
+struct Innermost<M> : Innermost<typename M::Wrapped> {};
+
 template <class M>
 class HolderOf final : public Holder {
  public:
@@ -43,14 +53,15 @@ class HolderOf final : public Holder {
   ModuleBase& module() override { return module_; }
   std::unique_ptr<Holder> copy() const override { return std::make_unique<HolderOf>(module_); }
   std::any invoke(std::span<const Argument> arguments) override {
-    if constexpr (requires { &M::forward; })
-      return invoke_as(&M::forward, arguments);
+    if constexpr (requires { &Inner::forward; })
+      return invoke_as(&Inner::forward, arguments);
     else  // forward is overloaded or a template
       return invoke_as(static_cast<Tensor (*)(const Tensor&)>(nullptr), arguments);
   }
 
  private:
-  template <class R, class Base, class... A>  // Base: M, or what it has forward from
+  using Inner = typename Innermost<M>::type;
+  template <class R, class Base, class... A>  // Base: Inner, or what it has forward from
   std::any invoke_as(R (Base::*)(A...), std::span<const Argument> arguments) {
     return invoke_as(static_cast<R (*)(A...)>(nullptr), arguments);
   }
@@ -75,7 +86,7 @@ class HolderOf final : public Holder {
   }
   template <class List, size_t... i>
   static constexpr bool takes(std::index_sequence<i...>) {
-    return requires(M& m) { m.forward(std::declval<std::tuple_element_t<i, List>&>()...); };
+    return requires(Inner& m) { m.forward(std::declval<std::tuple_element_t<i, List>&>()...); };
   }
   // Calls with the first `count` arguments, or with more if more are given.
   template <class R, class List, size_t count>

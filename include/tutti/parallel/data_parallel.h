@@ -178,6 +178,7 @@ auto data_parallel(M& module, const DataParallelOptions& options, const Args&...
 /// only what has changed since is copied, and parameters never are where devices share memory.
 template <class M>
 struct DataParallel : nn::Module<DataParallel<M>> {
+  using Wrapped = M;
   M module;
   TUTTI_FIELDS(module)
   static constexpr bool other_members = true;

@@ -138,6 +138,7 @@ class DdpBase {
 template <class M>
 class DistributedDataParallel : public nn::Module<DistributedDataParallel<M>>, public DdpBase {
  public:
+  using Wrapped = M;
   static constexpr bool anonymous_fields = true, other_members = true;
   M module;
   TUTTI_FIELDS(module)
