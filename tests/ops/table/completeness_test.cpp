@@ -88,8 +88,12 @@ std::set<std::string> declared_in(const std::string& path) {
   return operators;
 }
 
-constexpr const char* headers[] = {"include/tutti/pointwise/functions.h", "include/tutti/ops.h",
-                                   "include/tutti/ops/conv.h", "include/tutti/ops/pool.h", "include/tutti/ops/norm.h"};
+constexpr const char* headers[] = {"include/tutti/pointwise/functions.h",
+                                   "include/tutti/ops.h",
+                                   "include/tutti/ops/conv.h",
+                                   "include/tutti/ops/pool.h",
+                                   "include/tutti/ops/norm.h",
+                                   "include/tutti/random.h"};
 
 std::map<std::string, int> all_overloads() {
   std::map<std::string, int> all;
@@ -162,8 +166,7 @@ TEST(OperatorTable, FamiliesApartAreTested) {
   };
   std::set<std::string> rows;
   for (const Row& r : all_rows()) rows.insert(r.operator_name());
-  for (const Family& family : {Family{"include/tutti/random.h", "tests/ops/random_test.cpp"},
-                               {"include/tutti/ops/attention.h", "tests/ops/attention_test.cpp"},
+  for (const Family& family : {Family{"include/tutti/ops/attention.h", "tests/ops/attention_test.cpp"},
                                {"include/tutti/ops/embedding.h", "tests/ops/embedding_test.cpp"},
                                {"include/tutti/ops/loss.h", "tests/ops/loss_test.cpp"},
                                {"include/tutti/ops/rnn.h", "tests/ops/rnn_test.cpp"}}) {
