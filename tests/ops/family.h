@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "tests/ops/numbers.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect_ops.h"
 #include "tests/support/npz.h"
@@ -19,8 +20,5 @@ struct Tolerance {
 /// many orders of gradients the case has.
 void expect_golden(const Npz& file, const std::string& key, const std::function<TensorList(const TensorList&)>& body,
                    int orders = 2, Tolerance tolerance = {});
-
-/// Numbers without a pattern in [low, high), the same each time.
-Tensor scattered(const Shape& sizes, DType dtype = f64, uint64_t seed = 1, double low = -1, double high = 1);
 
 }  // namespace tutti::test

@@ -63,13 +63,4 @@ void expect_golden(const Npz& file, const std::string& key, const std::function<
   }
 }
 
-Tensor scattered(const Shape& sizes, DType dtype, uint64_t seed, double low, double high) {
-  std::vector<double> v(static_cast<size_t>(sizes.product()));
-  for (double& x : v) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    x = low + (high - low) * (static_cast<double>(seed >> 40) / 16777216.0);
-  }
-  return reshape(tensor(v, {f64}), sizes).to(dtype);
-}
-
 }  // namespace tutti::test
