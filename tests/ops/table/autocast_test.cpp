@@ -30,6 +30,9 @@ const Names low = {
     "conv_backward_data",
     "conv_backward_weight",
     "scaled_dot_product_attention",
+    "rnn",
+    "gru",
+    "lstm",
 };
 const Names full_precision = {
     "exp",        "exp2",     "expm1",      "log",   "log2",    "log10",       "log1p",     "rsqrt",    "logaddexp",
