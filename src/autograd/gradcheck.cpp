@@ -166,7 +166,7 @@ bool gradgradcheck(const Body& f, const TensorList& inputs, const GradcheckOptio
       if (leaves[i].defined() && leaves[i].requires_grad()) wanted.push_back(leaves[i]);
     TensorList result = grad(roots, wanted, {.create_graph = true, .allow_unused = true}, gradients);
     for (size_t i = 0; i < result.size(); ++i)
-      if (!result[i].defined()) result[i] = zeros_like(wanted[i]);
+      result[i] = result[i].defined() ? to_dense(result[i]) : zeros_like(wanted[i]);
     return result;
   };
   return check_against_differences(first, all, options, "gradgradcheck");

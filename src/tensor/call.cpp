@@ -138,7 +138,7 @@ struct InPlace {
         outputs[i] = targets[i];
         continue;
       }
-      if (!targets[i].is_same(given[i])) {
+      if (!targets[i].is_same(given[i]) && !impl(given[i])->device.is_meta()) {
         NoGrad no_grad;
         copy_into(given[i], targets[i]);
       }

@@ -8,8 +8,9 @@ from twice import twice
 
 
 def fill(file):
-    def case(name, function, make):
-        twice(file, name, function, make(Inputs(name)))
+    def case(name, function, make, key=None):
+        """The random numbers come from the name; the key, where it is another, says the row and the case."""
+        twice(file, key or name, function, make(Inputs(name)))
 
     for reduction in ("none", "mean", "sum"):
         r = {"reduction": reduction}
@@ -100,27 +101,32 @@ def fill(file):
                     if label in ("row", "volume") and reduction == "sum":
                         continue
                     name = f"{label}.{smoothing}.{'weighted' if weighted else 'plain'}.{reduction}"
+                    key = f"{'.smooth' if smoothing else ''}.{reduction}/{label}{'.weighted' if weighted else ''}"
                     make = lambda x: [x.real(*sizes), target] + ([x.real(classes, low=0, high=2)] if weighted else [])
                     run = lambda x, t, w=None: F.cross_entropy(
                         x, t, None if w is None else w.detach(), label_smoothing=smoothing, reduction=reduction
                     )
-                    case(f"cross_entropy.{name}", run, make)
+                    case(f"cross_entropy.{name}", run, make, f"cross_entropy{key}")
                     if weighted or label in ("batch", "image"):
                         soft = lambda x: [x.real(*sizes), x.real(*sizes, low=0, high=1)] + (
                             [x.real(classes, low=0, high=2)] if weighted else []
                         )
-                        case(f"cross_entropy.soft.{name}", run, soft)
+                        case(f"cross_entropy.soft.{name}", run, soft, f"cross_entropy.soft{key}")
             for weighted in (False, True):
                 if label in ("row", "volume") and reduction != "mean":
                     continue
                 name = f"nll_loss.{label}.{'weighted' if weighted else 'plain'}.{reduction}"
                 make = lambda x: [x.real(*sizes), target] + ([x.real(classes, low=0, high=2)] if weighted else [])
-                case(name, lambda x, t, w=None: F.nll_loss(x, t, None if w is None else w.detach(), reduction=reduction), make)
+                key = f"nll_loss.{reduction}/{label}{'.weighted' if weighted else ''}"
+                run = lambda x, t, w=None: F.nll_loss(x, t, None if w is None else w.detach(), reduction=reduction)
+                case(name, run, make, key)
 
     # Ignored: a class, and a number that is none.
     for reduction in ("none", "mean", "sum"):
         for ignored, target in [(2, index(0, 2, 4, 2)), (-7, index(0, -7, 4, 2))]:
             name, o = f"batch.ignore{ignored}.weighted.{reduction}", {"ignore_index": ignored, "reduction": reduction}
+            key = f"ignore_{'class' if ignored > 0 else 'number'}.{reduction}"
             make = lambda x: [x.real(4, 5), target, x.real(5, low=0, high=2)]
-            case(f"cross_entropy.{name}", lambda x, t, w: F.cross_entropy(x, t, w.detach(), label_smoothing=0.1, **o), make)
-            case(f"nll_loss.{name}", lambda x, t, w: F.nll_loss(x, t, w.detach(), **o), make)
+            smooth = lambda x, t, w: F.cross_entropy(x, t, w.detach(), label_smoothing=0.1, **o)
+            case(f"cross_entropy.{name}", smooth, make, f"cross_entropy.{key}")
+            case(f"nll_loss.{name}", lambda x, t, w: F.nll_loss(x, t, w.detach(), **o), make, f"nll_loss.{key}")

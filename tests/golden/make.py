@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes the .npz files beside this one: PyTorch's numbers for the rows of tests/ops/table.
 
-A key is <row>/<case>/in0, in1, ... with the inputs, out0, ... with the outputs, and grad0, ... with the gradients of
-sum(weights * out) by the inputs that have one. Inputs have few binary digits, so that they are the same in every
-floating-point dtype. Adding a row changes no other: each has random numbers of its own.
+A key is <row>/<case>/in0, in1, ... with the inputs, out0, ... with the outputs, grad0, ... with the gradients of
+sum(weights * out) by the inputs that have one and, where a case has them, second0, ... with those of
+sum(weights * grad). A row's only case may be <row>/in0, ... itself. Inputs have few binary digits, so that they are the
+same in every floating-point dtype. Adding a row changes no other: each has random numbers of its own.
 
 Run: /usr/bin/python3 tests/golden/make.py (PyTorch 1.13 made the committed files).
 """

@@ -39,7 +39,7 @@ def fill(file):
                 y = pad_packed_sequence(y, batch_first=first, total_length=steps)[0]
             return (y, *last) if cell == "lstm" else (y, last)
 
-        twice(file, f"{cell}.{label}", run, values)
+        twice(file, f"{'rnn.' if cell in ('tanh', 'relu') else ''}{cell}.{label}", run, values)
 
     for cell in makers:
         case(cell, "plain")

@@ -1,83 +1,17 @@
-// Embeddings against PyTorch, dense and sparse gradients, and what they do with odd input.
+// What the rows of embeddings (tests/ops/table) leave: the form of sparse gradients, frequencies, threads, NaN, errors.
 #include "tutti/ops/embedding.h"
 
-#include "tests/ops/family.h"
+#include "tests/ops/numbers.h"
+#include "tests/support/compare.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
+#include "tutti/compile.h"
 #include "tutti/random.h"
 
 namespace tutti::test {
 namespace {
 
 using testing::HasSubstr;
-
-const Npz& golden_embeddings() {
-  static const Npz file("tests/golden/embedding.npz");
-  return file;
-}
-
-void expect(const std::string& key, const EmbeddingOptions& o, int orders) {
-  expect_golden(
-      golden_embeddings(), key, [&](const TensorList& x) { return TensorList{embedding(x[0], x[1], o)}; }, orders);
-}
-
-TEST(Embedding, AgreesWithPyTorch) {
-  expect("embedding", {}, 2);
-  expect("embedding.scalar", {}, 2);
-  expect("embedding.padding", {.padding_idx = 4}, 2);
-  expect("embedding.frequency", {.scale_grad_by_freq = true}, 1);
-  expect("embedding.sparse", {.padding_idx = -3, .sparse = true}, 1);
-  expect("embedding.max_norm", {.max_norm = 1.5, .norm_type = 3}, 0);
-}
-
-TEST(EmbeddingBag, AgreesWithPyTorch) {
-  for (auto [mode, value] : {std::pair{"sum", BagMode::sum}, {"mean", BagMode::mean}, {"max", BagMode::max}}) {
-    auto check = [&](const std::string& form, const EmbeddingBagOptions& o) {
-      expect_golden(
-          golden_embeddings(), "embedding_bag." + std::string(mode) + form,
-          [&](const TensorList& x) { return TensorList{embedding_bag(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o)}; },
-          1);
-    };
-    check("", {.mode = value});
-    check(".last", {.mode = value, .include_last_offset = true});
-    check(".padding", {.mode = value, .padding_idx = 4});
-    check(".matrix", {.mode = value});
-    if (value == BagMode::max) continue;
-    check(".sparse", {.mode = value, .sparse = true});
-  }
-  for (std::string form : {"", ".padding"}) {
-    EmbeddingBagOptions o{.mode = BagMode::sum};
-    if (!form.empty()) o.padding_idx = 1;
-    expect_golden(
-        golden_embeddings(), "embedding_bag.weights" + form,
-        [&](const TensorList& x) {
-          o.per_sample_weights = x[3];
-          return TensorList{embedding_bag(x[0], x[1], x[2], o)};
-        },
-        1);
-  }
-}
-
-TEST(Embedding, PassesGradcheck) {
-  Tensor index = reshape(tensor({1, 4, 1, 0, 6, 4}), {2, 3});
-  Tensor weight = scattered({7, 3}).requires_grad_();
-  auto plain = [&](const TensorList& x) { return TensorList{square(embedding(x[0], index))}; };
-  EXPECT_TRUE(gradcheck(plain, {weight}));
-  EXPECT_TRUE(gradgradcheck(plain, {weight}));
-}
-
-TEST(EmbeddingBag, PassesGradcheck) {
-  Tensor index = tensor({1, 4, 1, 0, 6, 4, 2}), offsets = tensor({0, 3, 3, 6});
-  TensorList in{scattered({7, 3}).requires_grad_(), scattered({7}, f64, 5).requires_grad_()};
-  for (BagMode mode : {BagMode::sum, BagMode::mean, BagMode::max}) {
-    auto f = [&](const TensorList& x) {
-      EmbeddingBagOptions o{.mode = mode};
-      if (mode == BagMode::sum) o.per_sample_weights = x[1];
-      return TensorList{square(embedding_bag(x[0], index, offsets, o)) + sum(x[1])};
-    };
-    EXPECT_TRUE(gradcheck(f, in));
-    EXPECT_TRUE(gradgradcheck(f, in));
-  }
-}
 
 // PyTorch 1.13 counts wrong for bags (its indices are sorted by then), so embedding is the reference.
 TEST(EmbeddingBag, ScalesByFrequencyLikeEmbedding) {
@@ -101,7 +35,9 @@ TEST(Embedding, SparseGradientsHaveAnEntryForEachLookup) {
   EXPECT_EQ(g.sparse_dim(), 1);
   EXPECT_EQ(g.values().sizes(), (Shape{3, 4}));
   EXPECT_EQ(values(g.indices()), (Doubles{7, 3, 7}));
-  embedding(weight, index, {.sparse = true}).sum().backward();  // sparse gradients accumulate
+  Tensor padded = grad({embedding(weight, index, {.padding_idx = 3, .sparse = true}).sum()}, {weight})[0];
+  EXPECT_EQ(values(padded.values().sum(1)), (Doubles{4, 0, 4}));  // those of padding too, as zeros
+  embedding(weight, index, {.sparse = true}).sum().backward();    // sparse gradients accumulate
   EXPECT_TRUE(weight.grad().is_sparse());
   EXPECT_EQ(values(to_dense(weight.grad()).sum(1))[7], 16);
   Tensor bag = scattered({100, 4}).requires_grad_();
@@ -127,6 +63,24 @@ TEST(Embedding, ShortensRowsInPlace) {
   EXPECT_TRUE(close(y, reshape(tensor({0.6, 0.8, 0.3, 0.4, 0.6, 0.8}, {f64}), {3, 2}), 1e-6));
   EXPECT_EQ(values(weight)[4], 6);  // not looked up
   EXPECT_NEAR(values(weight)[0], 0.6, 1e-6);
+}
+
+// In a table that does not lie in memory as a whole, and of one that a compiled function is given.
+TEST(Embedding, ShortensRowsOfAnyTable) {
+  Tensor rows = scattered({4, 6}, f64, 3, 1, 2), across = rows.t().contiguous().t(), mine = rows.clone(),
+         kept = rows[2].clone();
+  Tensor index = tensor({0, 3});
+  embedding(mine, index, {.max_norm = 1.0});
+  embedding(across, index, {.max_norm = 1.0});
+  EXPECT_TRUE(identical(across.contiguous(), mine));
+  EXPECT_TRUE(identical(mine[2], kept));
+  auto f = compile([](const Tensor& table, const Tensor& at) { return embedding(table, at, {.max_norm = 1.0}); });
+  for (int i = 0; i < 2; ++i) {
+    Tensor given = rows.clone();
+    EXPECT_TRUE(identical(f(given, index), index_select(mine, 0, index)));
+    EXPECT_TRUE(identical(given, mine));
+  }
+  EXPECT_EQ(f.stats().traces, 1);
 }
 
 TEST(Embedding, TakesAnyLayoutAndDtype) {
@@ -179,6 +133,8 @@ TEST(Embedding, RefusesWhatItCannotTake) {
               HasSubstr("padding_idx 4"));
   EXPECT_THAT(message_of<DTypeError>([&] { embedding(weight, tensor({0.5})); }), HasSubstr("i64"));
   EXPECT_THAT(message_of<ShapeError>([&] { embedding(zeros({4}), tensor({0})); }), HasSubstr("[V, D]"));
+  EXPECT_THAT(message_of<IndexError>([&] { embedding_bag(weight, tensor({0, 4}), tensor({0}), {.max_norm = 1}); }),
+              HasSubstr("embedding_bag: index 4 at position 1"));
   EXPECT_THAT(message_of<IndexError>([&] { embedding_bag(weight, tensor({0, 1}), tensor({1})); }),
               HasSubstr("first offset"));
   EXPECT_THAT(message_of<IndexError>([&] { embedding_bag(weight, tensor({0, 1}), tensor({0, 2, 1})); }),

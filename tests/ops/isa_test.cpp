@@ -36,7 +36,7 @@ uint64_t hash_of(const Row& row, DType dtype) {
   for (const Sample& sample : samples) {
     manual_seed(1);
     TensorList inputs = make_inputs(sample, dtype);
-    if (row.has_gradient && is_differentiable(dtype)) inputs = as_leaves(inputs);
+    if (row.has_gradient && is_differentiable(dtype)) inputs = as_leaves(inputs, sample);
     TensorList outputs = row.body(inputs);
     for (auto& y : outputs) hash = hash_of(y, hash);
     for (auto& g : weighted_gradients(outputs, inputs)) hash = hash_of(g, hash);

@@ -20,4 +20,14 @@ inline Tensor counting(const Shape& sizes, DType dtype = f32) {
   return arange(sizes.product()).to(dtype).reshape(sizes);
 }
 
+/// Numbers without a pattern in [low, high), the same each time.
+inline Tensor scattered(const Shape& sizes, DType dtype = f64, uint64_t seed = 1, double low = -1, double high = 1) {
+  std::vector<double> v(static_cast<size_t>(sizes.product()));
+  for (double& x : v) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    x = low + (high - low) * (static_cast<double>(seed >> 40) / 16777216.0);
+  }
+  return reshape(tensor(v, {f64}), sizes).to(dtype);
+}
+
 }  // namespace tutti::test

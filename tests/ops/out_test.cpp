@@ -261,5 +261,16 @@ TEST(InPlaceForms, RefuseLeaves) {
   EXPECT_THAT(message_of<VersionError>([&] { sum(z).backward(); }), HasSubstr("masked_fill_"));
 }
 
+// What a kernel cannot write itself goes through a tensor of its own; on meta there is nothing to copy back.
+TEST(Out, MetaTensorsOfAnyStrides) {
+  Options meta{.device = "meta"};
+  Tensor out = empty({4, 2}, meta).t(), expected = out;
+  mm_out(out, empty({2, 3}, meta), empty({3, 4}, meta));
+  softmax_out(out, empty({2, 4}, meta), 1);
+  out.uniform_();
+  EXPECT_TRUE(out.is_same(expected));
+  EXPECT_EQ(out.strides(), (Shape{1, 2}));
+}
+
 }  // namespace
 }  // namespace tutti

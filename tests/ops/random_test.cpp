@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "ops/random/kernels.h"
+#include "tests/ops/plain_philox.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/operator.h"
 #include "tutti/trace.h"
@@ -15,24 +16,6 @@ namespace {
 
 using testing::HasSubstr;
 using namespace test;  // NOLINT
-
-// Plain Philox 4x32-10, to check the vectorised one against.
-struct Words {
-  uint32_t word[4];
-};
-Words plain_philox(uint64_t seed, uint64_t block) {
-  uint32_t c[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0};
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int r = 0; r < 10; ++r) {
-    uint64_t p0 = 0xD2511F53ull * c[0], p1 = 0xCD9E8D57ull * c[2];
-    uint32_t n[4] = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(p1),
-                     static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(p0)};
-    std::copy(n, n + 4, c);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return {{c[0], c[1], c[2], c[3]}};
-}
 
 double mean_of(const Doubles& v) {
   double sum = 0;
@@ -46,7 +29,7 @@ double variance_of(const Doubles& v) {
 }
 
 TEST(Random, PhiloxGivesThePublishedNumbers) {
-  Words w = plain_philox(0, 0);
+  PhiloxWords w = plain_philox(0, 0);
   EXPECT_EQ(w.word[0], 0x6627e8d5u);
   EXPECT_EQ(w.word[1], 0xe169c58du);
   EXPECT_EQ(w.word[2], 0xbc57ac4cu);
@@ -57,18 +40,12 @@ TEST(Random, ElementsTakeTheirNumbersByTheirIndex) {
   manual_seed(77);
   generator().set_state({77, 0xfffffff5ull});  // blocks cross 2^32
   auto got = rand({300}).to_vector<float>();
-  for (int64_t i = 0; i < 300; ++i) {
-    Words w = plain_philox(77, 0xfffffff5ull + static_cast<uint64_t>(i / 64 * 16 + i % 16));
-    ASSERT_EQ(got[static_cast<size_t>(i)], static_cast<float>(w.word[i / 16 % 4] >> 8) * 0x1p-24f) << i;
-  }
+  PlainStream stream{77, 0xfffffff5ull};
+  for (int64_t i = 0; i < 300; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], stream.uniform_f32(i)) << i;
   generator().set_state({5, 100});
   auto doubles = rand({100}, {f64}).to_vector<double>();
-  for (int64_t i = 0; i < 100; ++i) {
-    Words w = plain_philox(5, 100 + static_cast<uint64_t>(i / 32 * 16 + i % 16));
-    const uint32_t* p = w.word + i / 16 % 2 * 2;
-    uint64_t bits = static_cast<uint64_t>(p[0] >> 5) << 26 | p[1] >> 6;
-    ASSERT_EQ(doubles[static_cast<size_t>(i)], static_cast<double>(bits) * 0x1p-53) << i;
-  }
+  stream = {5, 100};
+  for (int64_t i = 0; i < 100; ++i) ASSERT_EQ(doubles[static_cast<size_t>(i)], stream.uniform_f64(i)) << i;
 }
 
 TEST(Random, SeedAndPositionDecide) {

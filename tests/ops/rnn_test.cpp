@@ -1,11 +1,15 @@
-// Recurrent layers against PyTorch and against the same in public operators; lengths, layouts, threads, errors.
+// What the rows of recurrent layers (tests/ops/table) leave: fused kernels against public operators, lengths, threads,
+// errors.
 #include "tutti/ops/rnn.h"
 
 #include <cmath>
 
 #include "ops/rnn/sequence.h"
-#include "tests/ops/family.h"
+#include "tests/ops/numbers.h"
+#include "tests/support/compare.h"
+#include "tests/support/expect_ops.h"
 #include "tutti/autograd.h"
+#include "tutti/compile.h"
 #include "tutti/random.h"
 
 namespace tutti::test {
@@ -26,38 +30,6 @@ TensorList run_cell(Cell cell, const Tensor& x, const Tensor& h, const Tensor& c
   RnnResult r = cell == Cell::gru ? gru(x, h, w, o)
                                   : rnn(x, h, w, cell == Cell::tanh ? Nonlinearity::tanh : Nonlinearity::relu, o);
   return {r.output, r.hidden};
-}
-
-// The weights that follow the first `at` tensors.
-std::vector<RnnWeights> take_weights(const TensorList& x, size_t at, bool bias, bool projection) {
-  std::vector<RnnWeights> all;
-  while (at < x.size()) {
-    RnnWeights w{x[at], x[at + 1]};
-    at += 2;
-    if (bias) w.b_ih = x[at], w.b_hh = x[at + 1], at += 2;
-    if (projection) w.w_hr = x[at++];
-    all.push_back(w);
-  }
-  return all;
-}
-
-TEST(Rnn, AgreesWithPyTorch) {
-  static const Npz file("tests/golden/rnn.npz");
-  for (auto [label, cell] : kCells)
-    for (std::string form : {"plain", "nobias", "deep", "single", "lengths", "projection", "projection.lengths"}) {
-      bool projection = form.starts_with("projection"), lengths = form.ends_with("lengths");
-      if (projection && cell != Cell::lstm) continue;
-      RnnOptions o;
-      if (form == "deep" || form == "lengths" || form == "projection") o.layers = 2;
-      o.bidirectional = o.layers == 2 || form == "single";
-      o.batch_first = form == "lengths";
-      expect_golden(file, std::string(label) + "." + form, [&](const TensorList& x) {
-        size_t at = cell == Cell::lstm ? 3 : 2;
-        if (lengths) o.lengths = x[at++];
-        return run_cell(cell, x[0], x[1], cell == Cell::lstm ? x[2] : Tensor(),
-                        take_weights(x, at, form != "nobias", projection), o);
-      });
-    }
 }
 
 struct RnnCase {
@@ -132,24 +104,6 @@ TEST(Rnn, FusedInF32AgreesWithF64) {
     }
 }
 
-TEST(Rnn, PassesGradcheck) {
-  for (auto [label, cell] : kCells) {
-    SCOPED_TRACE(label);
-    RnnCase k = make_case(cell, 3, 2, 2, 2);
-    TensorList in;
-    for (const Tensor& t : k.all())
-      if (t.defined()) in.push_back(t);
-    auto f = [&](const TensorList& x) {
-      size_t at = cell == Cell::lstm ? 3 : 2;
-      RnnWeights w{x[at], x[at + 1], x[at + 2], x[at + 3]};
-      auto batch = [](const Tensor& t) { return unsqueeze(t, 0); };
-      return run_cell(cell, x[0], batch(x[1]), at == 3 ? batch(x[2]) : Tensor(), {w}, {.lengths = tensor({3, 2})});
-    };
-    EXPECT_TRUE(gradcheck(f, in));
-    EXPECT_TRUE(gradgradcheck(f, in));
-  }
-}
-
 TEST(Rnn, WhatComesAfterTheLengthDoesNotMatter) {
   for (auto [label, cell] : kCells) {
     SCOPED_TRACE(label);
@@ -166,6 +120,17 @@ TEST(Rnn, WhatComesAfterTheLengthDoesNotMatter) {
     TensorList a = result(0), b = result(NAN);
     for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(identical(a[i], b[i])) << i;
   }
+}
+
+TEST(Rnn, LooksAtTheLengthsOfEveryCompiledRun) {
+  RnnCase k = make_case(Cell::gru, 4, 2, 3, 5);
+  auto f =
+      compile([&](const Tensor& x, const Tensor& lengths) { return gru(x, {}, {k.w}, {.lengths = lengths}).output; });
+  Tensor x = k.x.detach();
+  for (Tensor lengths : {tensor({2, 4}), tensor({3, 1}), tensor({0, 4})})
+    EXPECT_TRUE(identical(f(x, lengths), gru(x, {}, {k.w}, {.lengths = lengths}).output));
+  EXPECT_THAT(message_of<ValueError>([&] { f(x, tensor({1, 5})); }), HasSubstr("length 5 of sequence 1"));
+  EXPECT_LE(f.stats().traces, 2);  // a second time, since it captures the weights
 }
 
 TEST(Rnn, GivesSomeInputsNoGradient) {

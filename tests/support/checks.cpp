@@ -15,31 +15,37 @@ namespace {
 const std::vector<Npz>& goldens() {
   static const std::vector<Npz> files = [] {
     std::vector<Npz> list;
-    for (const char* name : {"pointwise", "special", "operators", "nn_conv", "nn_pool", "nn_norm"})
+    for (const char* name : {"pointwise", "special", "operators", "nn_conv", "nn_pool", "nn_norm", "loss", "attention",
+                             "embedding", "rnn"})
       list.emplace_back("tests/golden/" + std::string(name) + ".npz");
     return list;
   }();
   return files;
 }
 
-// One case of a row: arrays named <row>/<case>/in0, in1, ... out0, ... grad0, ...
+// One case of a row: arrays named <row>/<case>/in0, in1, ... out0, ... grad0, ... second0, ... (or <row>/in0, ... where
+// there is but one).
 struct Golden {
   std::string name;
-  TensorList inputs, outputs, gradients;  // a gradient that PyTorch has not is undefined
+  TensorList inputs, outputs, gradients, seconds;  // a gradient that PyTorch has not is undefined
 };
 
 Golden read_case(const Npz& file, const std::string& prefix) {
-  Golden g{.name = prefix, .inputs = {}, .outputs = {}, .gradients = {}};
+  Golden g{.name = prefix, .inputs = {}, .outputs = {}, .gradients = {}, .seconds = {}};
   auto read_all = [&](const char* kind, TensorList& to) {
     for (int i = 0; file.has(prefix + kind + std::to_string(i)); ++i)
       to.push_back(file.read(prefix + kind + std::to_string(i)));
   };
   read_all("in", g.inputs);
   read_all("out", g.outputs);
-  for (size_t i = 0; i < g.inputs.size(); ++i) {
-    std::string key = prefix + "grad" + std::to_string(i);
-    g.gradients.push_back(file.has(key) ? file.read(key) : Tensor());
-  }
+  auto read_some = [&](const char* kind, TensorList& to) {
+    for (size_t i = 0; i < g.inputs.size(); ++i) {
+      std::string key = prefix + kind + std::to_string(i);
+      to.push_back(file.has(key) ? file.read(key) : Tensor());
+    }
+  };
+  read_some("grad", g.gradients);
+  read_some("second", g.seconds);
   return g;
 }
 
@@ -60,6 +66,21 @@ std::vector<Golden> cases_of(const Row& row, bool special) {
 
 DType narrower(DType t) { return t == f64 ? f32 : t == c128 ? c64 : t; }
 
+bool any_defined(In tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.defined(); });
+}
+
+// Gradients by the inputs that want one, against those of a case.
+void compare_gradients(const Row& row, In gradients, In inputs, In expected, const char* what) {
+  for (size_t i = 0, k = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].requires_grad()) continue;
+    ASSERT_LT(k, gradients.size()) << "no output carries a gradient";
+    EXPECT_TRUE(close(gradients[k], expected[i], precision(inputs[i].dtype()) * row.looseness))
+        << what << " of input " << i;
+    ++k;
+  }
+}
+
 // Runs a case with its inputs as they are, or as f32 and c64.
 void compare_case(const Row& row, const Golden& g, bool narrow) {
   TensorList inputs;
@@ -77,14 +98,14 @@ void compare_case(const Row& row, const Golden& g, bool narrow) {
     EXPECT_EQ(name(outputs[i].dtype()), name(expected)) << "dtype of output " << i;
     EXPECT_TRUE(close(outputs[i], g.outputs[i], precision(expected) * row.looseness)) << "output " << i;
   }
-  TensorList gradients = weighted_gradients(outputs, inputs);
-  for (size_t i = 0, k = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].requires_grad()) continue;
-    ASSERT_LT(k, gradients.size()) << "no output carries a gradient";
-    EXPECT_TRUE(close(gradients[k], g.gradients[i], precision(inputs[i].dtype()) * row.looseness))
-        << "gradient of input " << i;
-    ++k;
-  }
+  bool twice = any_defined(g.seconds);
+  TensorList gradients = weighted_gradients(outputs, inputs, twice);
+  compare_gradients(row, gradients, inputs, g.gradients, "gradient");
+  if (!twice) return;
+  TensorList seconds = weighted_gradients(gradients, inputs);
+  if (seconds.empty())  // the gradients depend on nothing
+    for (auto& x : gradients) seconds.push_back(zeros_like(x));
+  compare_gradients(row, seconds, inputs, g.seconds, "second gradient");
 }
 
 bool has_wide_floats(In inputs) {
@@ -94,7 +115,9 @@ bool has_wide_floats(In inputs) {
 }
 
 void compare_with_reference(const Row& row) {
-  for (const Sample& sample : row.all_samples())
+  auto samples = row.all_samples();
+  if (samples.empty()) samples.emplace_back();
+  for (const Sample& sample : samples)
     for (DType dtype : {row.main_dtype(), narrower(row.main_dtype())}) {
       TensorList inputs = make_inputs(sample, dtype), outputs = row.body(inputs), expected = row.reference_body(inputs);
       SCOPED_TRACE("reference: " + describe_all(inputs));
@@ -125,7 +148,7 @@ void check_derivatives(const Row& row, bool second) {
   for (DType dtype : {f64, c128}) {
     if (!(row.taken & takes_bit(dtype)) || (dtype == c128 && !row.complex_gradient)) continue;
     for (const Sample& sample : row.all_samples()) {
-      TensorList inputs = as_leaves(make_inputs(sample, dtype));
+      TensorList inputs = as_leaves(make_inputs(sample, dtype), sample);
       SCOPED_TRACE(describe_all(inputs));
       checked = true;
       try {
@@ -185,7 +208,7 @@ DType expected_dtype(const Row& row, DType wide, DType tested) {
 }
 
 void check_dtype(const Row& row, const Sample& sample, DType dtype) {
-  TensorList inputs = as_leaves(make_inputs(sample, dtype));
+  TensorList inputs = as_leaves(make_inputs(sample, dtype), sample);
   SCOPED_TRACE(describe_all(inputs));
   if (!row.takes_dtype(dtype)) {
     expect_refused(row, inputs, "");
@@ -198,7 +221,7 @@ void check_dtype(const Row& row, const Sample& sample, DType dtype) {
   // Integers whose result is a float are compared with the same values as floats.
   bool floats = is_differentiable(dtype);
   DType wide = !floats && !outputs.empty() && is_differentiable(outputs[0].dtype()) ? f64 : reference_dtype(dtype);
-  TensorList wide_inputs = as_leaves(converted(inputs, sample, wide)), expected = row.body(wide_inputs);
+  TensorList wide_inputs = as_leaves(converted(inputs, sample, wide), sample), expected = row.body(wide_inputs);
   ASSERT_EQ(outputs.size(), expected.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (floats) {

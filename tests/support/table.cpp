@@ -7,6 +7,8 @@
 
 #include "tests/support/compare.h"
 #include "tutti/autograd.h"
+#include "tutti/random.h"
+#include "tutti/trace.h"
 
 namespace tutti::test {
 namespace {
@@ -68,6 +70,17 @@ Tensor make_input(const Input& input, size_t which, DType dtype) {
     values.emplace_back(real, imaginary);
   }
   return tensor(values, {.dtype = dtype}).view(input.sizes);
+}
+
+// The same function of the same numbers. Where it is traced, whoever does so has the generator at its place: the change
+// of it could not be part of a graph.
+template <class F>
+F seeded(F f) {
+  if (!f) return f;
+  return [f = std::move(f)](auto&... arguments) {
+    if (!tracing()) manual_seed(kRowSeed);
+    return f(arguments...);
+  };
 }
 
 template <class F, class G, class H, size_t... I>
@@ -175,6 +188,11 @@ Row pointwise(const char* name, Tensor (*f)(const Tensor&, const Tensor&, const 
 bool add_rows(std::vector<Row> rows) {
   for (Row& r : rows) {
     size_t index = stored_rows().size();
+    if (r.draws) {
+      r.body = seeded(std::move(r.body));
+      r.reference_body = seeded(std::move(r.reference_body));
+      r.in_place = seeded(std::move(r.in_place));
+    }
     stored_rows().push_back(std::move(r));
     const Row& row = stored_rows().back();
     register_test("OperatorGolden", check_golden, row, index);
@@ -200,17 +218,17 @@ bool add_rows(std::vector<Row> rows) {
 
 const std::vector<Row>& all_rows() { return stored_rows(); }
 
-TensorList as_leaves(In inputs) {
+TensorList as_leaves(In inputs, const Sample& sample) {
   TensorList leaves;
-  for (auto& x : inputs) {
-    Tensor leaf = x.detach();
-    if (is_differentiable(x.dtype())) leaf.requires_grad_();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Tensor leaf = inputs[i].detach();
+    if (is_differentiable(leaf.dtype()) && sample[i].wants_gradient) leaf.requires_grad_();
     leaves.push_back(leaf);
   }
   return leaves;
 }
 
-TensorList weighted_gradients(In outputs, In inputs) {
+TensorList weighted_gradients(In outputs, In inputs, bool create_graph) {
   TensorList roots, weights, wanted;
   for (auto& y : outputs)
     if (y.requires_grad()) {
@@ -220,9 +238,9 @@ TensorList weighted_gradients(In outputs, In inputs) {
   for (auto& x : inputs)
     if (x.requires_grad()) wanted.push_back(x);
   if (roots.empty() || wanted.empty()) return {};
-  TensorList gradients = grad(roots, wanted, {.allow_unused = true}, weights);
+  TensorList gradients = grad(roots, wanted, {.create_graph = create_graph, .allow_unused = true}, weights);
   for (size_t i = 0; i < gradients.size(); ++i)
-    if (!gradients[i].defined()) gradients[i] = zeros_like(wanted[i]);
+    gradients[i] = gradients[i].defined() ? to_dense(gradients[i]) : zeros_like(wanted[i]);
   return gradients;
 }
 

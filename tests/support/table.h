@@ -39,10 +39,13 @@ struct Input {
   Shape sizes;
   Domain domain;
   Role role = values;
-  std::vector<double> given;  // of indices and masks; a mask without is made up
+  std::vector<double> given = {};  // of indices and masks; a mask without is made up
+  bool wants_gradient = true;      // where values of its dtype can have one
 };
 using Sample = std::vector<Input>;
-inline Input value(Shape sizes, Domain domain = {}) { return {std::move(sizes), domain, Input::values, {}}; }
+inline Input value(Shape sizes, Domain domain = {}) { return {std::move(sizes), domain}; }
+/// A value by which the operator does not differentiate: the weights of classes, say.
+inline Input constant(Shape sizes, Domain domain = {}) { return {std::move(sizes), domain, Input::values, {}, false}; }
 inline Input indices(Shape sizes, std::vector<double> given) {
   return {std::move(sizes), {}, Input::indices, std::move(given)};
 }
@@ -73,7 +76,7 @@ struct Row {
   uint8_t taken = kReal;
   bool has_gradient = true, complex_gradient = true, has_second_gradient = true;
   bool shape_from_values = false, meta_bounds = false, needs_contiguous = false, first_is_mask = false;
-  bool shows_layout = false;
+  bool shows_layout = false, draws = false;
   std::vector<std::string> other_names;
   bool fixed_dtype = false, sees_bytes = false, bools_apart = false, signed_zeros = true, ignores_devices = false;
   std::vector<DType> refused;
@@ -115,6 +118,9 @@ struct Row {
   Row& differs(std::string reason, std::function<bool(const std::vector<double>&, double, double)> applies) {
     return conventions.push_back({std::move(reason), std::move(applies)}), *this;
   }
+
+  /// Draws random numbers: all functions of the row are called with the generator at one and the same place.
+  Row& random() { return draws = true, *this; }
 
   /// Each input has a result of its own, on its own device.
   Row& any_devices() { return ignores_devices = true, *this; }
@@ -181,10 +187,14 @@ void check_compiled(const Row& row);
 
 // ---- What they share.
 
-/// Copies that are leaves, those of differentiable dtype wanting gradients.
-TensorList as_leaves(In inputs);
-/// Gradients of Σ weights·outputs by all inputs that want one, zeros where none flows.
-TensorList weighted_gradients(In outputs, In inputs);
+/// Where the generator begins for rows that draw.
+inline constexpr uint64_t kRowSeed = 7;
+/// Copies that are leaves, those of differentiable dtype wanting gradients unless the sample says that they are
+/// constant.
+TensorList as_leaves(In inputs, const Sample& sample);
+/// Gradients of Σ weights·outputs by all inputs that want one, dense, zeros where none flows. Empty where no output
+/// carries a gradient.
+TensorList weighted_gradients(In outputs, In inputs, bool create_graph = false);
 std::string describe_all(In tensors);
 
 }  // namespace tutti::test

@@ -16,6 +16,7 @@
 
 #include "amp/policy.h"
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "ops/again.h"
 #include "ops/matmul/gemm_kernel.h"
@@ -467,6 +468,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check<ShapeError>(k.size(-2) == v.size(-2), kName, "there must be one value for each key: {} and {}", k, v);
   check<ValueError>(o.dropout >= 0 && o.dropout <= 1, kName, "dropout must lie in [0, 1], not {}", o.dropout);
   if (!o.mask.defined()) return;
+  check<DeviceError>(o.mask.device() == q.device(), kName, "{} and the mask {} are on different devices", q, o.mask);
   check<DTypeError>(o.mask.dtype() == DType::boolean || o.mask.is_floating(), kName,
                     "the mask must be bool or numbers to add, not {}", o.mask);
 }
@@ -542,9 +544,8 @@ Tensor in_groups(const Tensor& x, int64_t groups) {
   return reshape(x, sizes);
 }
 
-}  // namespace
-
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
+// As many heads of queries as of keys and values, or groups of them for each.
+Tensor attend_in_groups(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
   check_inputs(q, k, v, o);
   int64_t heads = q.dim() > 2 ? q.size(-3) : 1, groups = k.dim() > 2 ? k.size(-3) : 1;
   if (heads == groups || heads == 1 || groups <= 1) return attend(q, k, v, o);
@@ -562,6 +563,12 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   sizes[at + 1] *= sizes[at];
   sizes.erase(at);
   return reshape(out, sizes);
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
+  return named(kName, [&] { return attend_in_groups(q, k, v, o); });
 }
 
 }  // namespace tutti

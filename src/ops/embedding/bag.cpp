@@ -263,6 +263,8 @@ Input normalize(const Tensor& indices, const Tensor& offsets, bool include_last)
   }
   check<ShapeError>(indices.dim() == 1, kName, "indices must be 1-D with offsets, or 2-D [bags, n], not {}", indices);
   check<ValueError>(offsets.defined(), kName, "1-D indices {} need offsets that say where each bag begins", indices);
+  const Tensor* both[] = {&indices, &offsets};
+  check_together(both, kName);
   check_index_dtype(offsets, kName);
   check<ShapeError>(offsets.dim() == 1, kName, "offsets must be 1-D, not {}", offsets);
   check<ShapeError>(!include_last || offsets.numel() > 0, kName,
@@ -278,6 +280,8 @@ void check_options(const Tensor& weight, const Tensor& indices, const EmbeddingB
                     "scale_grad_by_freq is for sums and means, not for max");
   const Tensor& w = o.per_sample_weights;
   if (!w.defined()) return;
+  const Tensor* both[] = {&weight, &w};
+  check_together(both, kName);
   check<ValueError>(o.mode == BagMode::sum, kName, "per_sample_weights are for BagMode::sum only");
   check<ShapeError>(w.sizes() == indices.sizes(), kName, "per_sample_weights {} must have the shape of the indices {}",
                     w, indices);
@@ -290,7 +294,7 @@ Tensor embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& 
   check_options(weight, indices, o);
   Input in = normalize(indices, offsets, o.include_last_offset);
   int64_t padding = wrap_padding(o.padding_idx, weight.size(0), kName);
-  if (o.max_norm) renormalize(weight, in.indices, *o.max_norm, o.norm_type);
+  if (o.max_norm) renormalize(weight, in.indices, *o.max_norm, o.norm_type, kName);
   BagLayout layout{in.bags, padding, o.mode == BagMode::mean, weight.dtype()};
   Tensor parts[3];
   const Tensor* layout_inputs[] = {&in.indices, &in.offsets};

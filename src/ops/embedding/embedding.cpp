@@ -2,9 +2,11 @@
 #include "ops/embedding/embedding.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/index/indices.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -74,28 +76,58 @@ const Operator inverse_frequency_op{
 Tensor table_gradient(const TableGradient& how, const Tensor& g, const Tensor& indices) {
   Tensor rows = g, index = indices;
   if (how.by_frequency) rows = rows * call(inverse_frequency_op, {&index, &rows});
-  if (how.padding >= 0 && how.sparse) {
-    Tensor keep = squeeze(nonzero(index != how.padding), 1);
-    rows = index_select(rows, 0, keep);
-    index = index_select(index, 0, keep);
-  } else if (how.padding >= 0) {
+  // Sparse gradients keep the entries, of zeros: how many there are does not depend on values, so that they compile.
+  if (how.padding >= 0)
     rows = where(unsqueeze(index != how.padding, 1), rows, zeros({}, {.dtype = g.dtype(), .device = g.device()}));
-  }
   Shape sizes{how.rows, g.size(1)};
   if (how.sparse) return sparse_coo(unsqueeze(index, 0), rows, sizes);
   Tensor table = zeros(sizes, {.dtype = g.dtype(), .device = g.device()});
   return index_add_(table, 0, index, rows);
 }
 
-void renormalize(const Tensor& weight, const Tensor& indices, double max_norm, double p) {
-  if (!weight.device().is_cpu() || indices.numel() == 0) return;
-  NoGrad guard;
-  std::vector<int64_t> used = checked_indices(indices, weight.size(0), "embedding").to_vector<int64_t>();
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
-  Tensor at = tensor(used, {.device = weight.device()}), table = weight.detach();
-  Tensor rows = index_select(table, 0, at), lengths = norm(rows, p, 1, true);
-  table.index_put_({at}, where(lengths > max_norm, rows * (max_norm / (lengths + 1e-7)), rows));
+namespace {
+
+struct Shorten {
+  double max_norm, p;
+  bool bags;
+  TUTTI_FIELDS(max_norm, p, bags)
+};
+
+// The table (input 0), of which rows that are looked up (input 1) and are too long are shortened. Others are not
+// touched where the output is the table itself.
+const Operator shorten_op{
+    .name = "embedding_shorten",
+    .infer = [](const Call& c, std::span<TensorSpec> out) { out[0] = spec_like(c.input(0), c.output()); },
+    .cpu =
+        [](const Call& c) {
+          const auto& a = c.as<Shorten>();
+          Tensor table = c.output();
+          NoGrad guard;
+          Tensor index = checked_indices(c.input(1), table.size(0), a.bags ? "embedding_bag" : "embedding");
+          std::vector<int64_t> used = index.to_vector<int64_t>();
+          std::sort(used.begin(), used.end());
+          used.erase(std::unique(used.begin(), used.end()), used.end());
+          start_from(c.input(0), table);
+          if (used.empty()) return;
+          Tensor at = tensor(used, {.device = table.device()});
+          Tensor rows = index_select(table, 0, at), lengths = norm(rows, a.p, 1, true);
+          Tensor shorter = where(lengths > a.max_norm, rows * (a.max_norm / (lengths + 1e-7)), rows);
+          table.index_put_({at}, shorter);
+        },
+    .in_place = 1,
+};
+
+}  // namespace
+
+void renormalize(const Tensor& weight, const Tensor& indices, double max_norm, double p, const char* name) {
+  check<DTypeError>(is_differentiable(weight.dtype()), name, "max_norm is for rows of floating-point numbers, not {}",
+                    weight);
+  named(name, [&] {
+    NoGrad guard;
+    Shorten a{max_norm, p, name != std::string_view("embedding")};
+    Tensor table = weight.detach();
+    call_out(shorten_op, {&table, &indices}, table, attributes(a));
+  });
 }
 
 namespace {
@@ -136,7 +168,7 @@ const Operator embedding_op{
 Tensor embedding(const Tensor& weight, const Tensor& indices, const EmbeddingOptions& o) {
   check_table(weight, indices, "embedding");
   Lookup a{wrap_padding(o.padding_idx, weight.size(0), "embedding"), o.sparse, o.scale_grad_by_freq};
-  if (o.max_norm) renormalize(weight, indices, *o.max_norm, o.norm_type);
+  if (o.max_norm) renormalize(weight, indices, *o.max_norm, o.norm_type, "embedding");
   return call(embedding_op, {&weight, &indices}, attributes(a));
 }
 

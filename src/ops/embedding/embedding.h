@@ -22,7 +22,7 @@ void check_table(const Tensor& weight, const Tensor& indices, const char* name);
 /// Counts a negative padding index from the end; -1 for none.
 int64_t wrap_padding(std::optional<int64_t> padding, int64_t rows, const char* name);
 /// Shortens the rows that are looked up, in place.
-void renormalize(const Tensor& weight, const Tensor& indices, double max_norm, double p);
+void renormalize(const Tensor& weight, const Tensor& indices, double max_norm, double p, const char* name);
 
 /// Some rows of a table of f32 or f64, by number, each with a factor. Those whose number is `padding` are left out.
 struct Bag {

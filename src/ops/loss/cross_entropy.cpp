@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "ops/loss/loss.h"
 #include "ops/reduce/softmax.h"
@@ -281,9 +282,12 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   int64_t dim = logits.dim() == 1 ? 0 : 1;
   check<ShapeError>(!o.weight.defined() || o.weight.sizes() == Shape(logits.size(dim)), kName,
                     "the weight {} must have one number for each of {} classes", o.weight, logits.size(dim));
-  check<DeviceError>(target.device() == logits.device(), kName, "{} and {} are on different devices", logits, target);
+  for (const Tensor* t : {&target, &o.weight})
+    check<DeviceError>(!t->defined() || t->device() == logits.device(), kName, "{} and {} are on different devices",
+                       logits, *t);
   bool indices = target.dtype() == i64 || target.dtype() == i32;
-  if (!indices && target.sizes() == logits.sizes()) return with_probabilities(logits, target, o, dim);
+  if (!indices && target.sizes() == logits.sizes())
+    return named(kName, [&] { return with_probabilities(logits, target, o, dim); });
   check<DTypeError>(indices, kName, "the target {} must hold classes as i64 or i32, or probabilities of the shape {}",
                     target, logits.sizes());
   check<ShapeError>(target.sizes() == place_sizes(logits), kName,

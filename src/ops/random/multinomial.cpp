@@ -105,6 +105,7 @@ const Operator multinomial_op{
 }  // namespace
 
 Tensor multinomial(const Tensor& weights, int64_t count, bool replacement) {
+  check<ValueError>(weights.defined(), "multinomial", "the input is undefined: it was never given a value");
   check<ShapeError>(weights.dim() == 1 || weights.dim() == 2, "multinomial", "needs weights of 1 or 2 dims, not {}",
                     weights);
   check<DTypeError>(weights.is_floating(), "multinomial", "needs floating-point weights, not {}", weights);

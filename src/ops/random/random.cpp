@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/cores.h"
 #include "base/launched.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "ops/random/draw.h"
 #include "ops/random/kernels.h"
@@ -324,10 +325,10 @@ Tensor randn(const Shape& sizes, const Options& o) {
   return with_options(call(normal_op, {}, attributes(a)), o);
 }
 Tensor rand_like(const Tensor& x, const Options& o) {
-  return filled_like(x, o, [](Tensor& t) { t.uniform_(); });
+  return named("rand_like", [&] { return filled_like(x, o, [](Tensor& t) { t.uniform_(); }); });
 }
 Tensor randn_like(const Tensor& x, const Options& o) {
-  return filled_like(x, o, [](Tensor& t) { t.normal_(); });
+  return named("randn_like", [&] { return filled_like(x, o, [](Tensor& t) { t.normal_(); }); });
 }
 
 Tensor& Tensor::uniform_(double low, double high) {
@@ -352,6 +353,7 @@ Tensor& Tensor::exponential_(double rate) {
 }
 
 Tensor bernoulli(const Tensor& p) {
+  check<ValueError>(p.defined(), "bernoulli", "the input is undefined: it was never given a value");
   check<DTypeError>(p.is_floating(), "bernoulli", "needs floating-point probabilities, not {}", p);
   return call(bernoulli_op, {&p});
 }

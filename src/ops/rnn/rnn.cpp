@@ -5,8 +5,10 @@
 
 #include "amp/policy.h"
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/rnn/sequence.h"
 #include "tutti/context.h"
+#include "tutti/operator.h"
 #include "tutti/ops.h"
 #include "tutti/random.h"
 
@@ -16,6 +18,31 @@ namespace {
 using recurrent::Cell;
 
 const char* name_of(Cell cell) { return cell == Cell::lstm ? "lstm" : cell == Cell::gru ? "gru" : "rnn"; }
+
+struct Steps {
+  Cell cell;
+  int64_t count;
+  TUTTI_FIELDS(cell, count)
+};
+
+// The lengths as i64, none of them longer than there are steps: an operator, so that a compiled function looks at them
+// too.
+const Operator lengths_op{
+    .name = "rnn_lengths",
+    .infer =
+        [](const Call& c, std::span<TensorSpec> out) {
+          out[0] = {.sizes = c.input(0).sizes(), .dtype = i64, .device = c.input(0).device()};
+        },
+    .cpu =
+        [](const Call& c) {
+          const auto& a = c.as<Steps>();
+          std::vector<int64_t> all = c.input(0).to_vector<int64_t>();
+          for (size_t b = 0; b < all.size(); ++b)
+            check<ValueError>(all[b] >= 0 && all[b] <= a.count, name_of(a.cell),
+                              "length {} of sequence {} must lie in [0, {}]", all[b], b, a.count);
+          std::copy(all.begin(), all.end(), c.output().data<int64_t>());
+        },
+};
 
 // Everything in the one form the layers take: x [T, B, I] of f32 or f64.
 struct Stack {
@@ -76,6 +103,8 @@ Tensor Stack::state(const Tensor& given, int64_t index, int64_t units) const {
   check<ShapeError>(given.sizes() == wanted, name, "the initial state {} must have the shape {}", given, wanted);
   check<DTypeError>(given.dtype() == x.dtype(), name, "the initial state {} must have the dtype of the input {}", given,
                     x);
+  check<DeviceError>(given.device() == x.device(), name, "the initial state {} is not on the device of the input {}",
+                     given, x);
   return select(given, 0, index);
 }
 
@@ -85,14 +114,11 @@ void Stack::prepare_lengths() {
                     o.lengths);
   check<ShapeError>(o.lengths.sizes() == Shape(batch()), name, "lengths {} must be [{}]: one for each sequence",
                     o.lengths, batch());
-  lengths = cast(o.lengths, i64);
+  check<DeviceError>(o.lengths.device() == x.device(), name, "lengths {} are not on the device of the input {}",
+                     o.lengths, x);
   int64_t steps = x.size(0);
-  if (lengths.device().is_cpu()) {
-    std::vector<int64_t> all = lengths.to_vector<int64_t>();
-    for (size_t b = 0; b < all.size(); ++b)
-      check<ValueError>(all[b] >= 0 && all[b] <= steps, name, "length {} of sequence {} must lie in [0, {}]", all[b], b,
-                        steps);
-  }
+  Steps a{cell, steps};
+  lengths = call(lengths_op, {&o.lengths}, attributes(a));
   Tensor t = unsqueeze(arange(steps, {.dtype = i64, .device = x.device()}), 1), last = unsqueeze(lengths, 0);
   Tensor before = t < last;
   inside = unsqueeze(before, 2);
@@ -205,18 +231,23 @@ LstmResult run_autocast(Cell cell, const Tensor& x, const Tensor& hidden, const 
   return run(cell, low_x, low_hidden, low_cells, all, o);
 }
 
+LstmResult run_named(Cell cell, const Tensor& x, const Tensor& hidden, const Tensor& cells,
+                     const std::vector<RnnWeights>& weights, const RnnOptions& o) {
+  return named(name_of(cell), [&] { return run_autocast(cell, x, hidden, cells, weights, o); });
+}
+
 }  // namespace
 
 RnnResult rnn(const Tensor& x, const Tensor& hidden, const std::vector<RnnWeights>& weights, Nonlinearity nonlinearity,
               const RnnOptions& options) {
   Cell cell = nonlinearity == Nonlinearity::tanh ? Cell::tanh : Cell::relu;
-  LstmResult r = run_autocast(cell, x, hidden, {}, weights, options);
+  LstmResult r = run_named(cell, x, hidden, {}, weights, options);
   return {r.output, r.hidden};
 }
 
 RnnResult gru(const Tensor& x, const Tensor& hidden, const std::vector<RnnWeights>& weights,
               const RnnOptions& options) {
-  LstmResult r = run_autocast(Cell::gru, x, hidden, {}, weights, options);
+  LstmResult r = run_named(Cell::gru, x, hidden, {}, weights, options);
   return {r.output, r.hidden};
 }
 
@@ -225,7 +256,7 @@ LstmResult lstm(const Tensor& x, const LstmState& state, const std::vector<RnnWe
   check<ValueError>(state.hidden.defined() == state.cell.defined(), "lstm",
                     "an initial state has both hidden and cell, or neither: {} is undefined",
                     state.cell.defined() ? "hidden" : "cell");
-  return run_autocast(Cell::lstm, x, state.hidden, state.cell, weights, options);
+  return run_named(Cell::lstm, x, state.hidden, state.cell, weights, options);
 }
 
 }  // namespace tutti

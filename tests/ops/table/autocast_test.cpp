@@ -29,6 +29,10 @@ const Names low = {
     "conv_transpose3d",
     "conv_backward_data",
     "conv_backward_weight",
+    "scaled_dot_product_attention",
+    "rnn",
+    "gru",
+    "lstm",
 };
 const Names full_precision = {
     "exp",        "exp2",     "expm1",      "log",   "log2",    "log10",       "log1p",     "rsqrt",    "logaddexp",
@@ -37,6 +41,22 @@ const Names full_precision = {
     "prod",       "var",      "stddev",     "norm",  "softmax", "log_softmax", "logsumexp", "cumsum",   "cumprod",
     "layer_norm", "rms_norm", "group_norm", "trace", "sum_to",
 };
+const Names losses = {"mse_loss",
+                      "l1_loss",
+                      "smooth_l1_loss",
+                      "huber_loss",
+                      "cross_entropy",
+                      "nll_loss",
+                      "binary_cross_entropy",
+                      "binary_cross_entropy_with_logits",
+                      "kl_div",
+                      "cosine_similarity",
+                      "cosine_embedding_loss",
+                      "margin_ranking_loss",
+                      "hinge_embedding_loss",
+                      "soft_margin_loss",
+                      "pairwise_distance",
+                      "triplet_margin_loss"};
 
 // Outputs that do not have the dtype of the inputs even without autocast tell nothing.
 std::vector<DType> dtypes(const Row& row, const TensorList& inputs) {
@@ -51,7 +71,7 @@ TEST(OperatorTable, AutocastGivesWhatAmpSays) {
     if (!row.takes_dtype(bf16) || row.fixed_dtype || row.all_samples().empty()) continue;
     if (row.name == "einsum.trace") continue;  // of one operand: a sum, no product
     std::string name = row.operator_name();
-    bool is_low = low.contains(name), is_full = full_precision.contains(name);
+    bool is_low = low.contains(name), is_full = full_precision.contains(name) || losses.contains(name);
     if (is_low || is_full) met.insert(name);
     for (DType given : {f32, bf16}) {
       SCOPED_TRACE(row.name + " of " + to_string(given));
@@ -71,7 +91,7 @@ TEST(OperatorTable, AutocastGivesWhatAmpSays) {
       }
     }
   }
-  for (const Names* names : {&low, &full_precision})
+  for (const Names* names : {&low, &full_precision, &losses})
     for (const std::string& name : *names) EXPECT_TRUE(met.contains(name)) << name << " has no row";
 }
 

@@ -1,8 +1,5 @@
-// Rows of src/ops/create, src/ops/convert, src/ops/complex, src/ops/sparse and of dropout.
-#include <gtest/gtest.h>
-
+// Rows of src/ops/create, src/ops/convert, src/ops/complex and src/ops/sparse.
 #include "tests/support/table.h"
-#include "tutti/random.h"
 
 namespace tutti::test {
 namespace {
@@ -87,27 +84,6 @@ const bool sparse = add_rows({
         {{value({3, 2})}})
         .takes(kNumber)
         .dynamic(),
-});
-
-const bool dropouts = add_rows({
-    // Under one seed the same elements are dropped: those of ones are the mask.
-    row("dropout",
-        [](In x) -> Out {
-          manual_seed(7);
-          return {dropout(x[0], 0.4)};
-        },
-        {{value({4, 5})}})
-        .takes(kFloat | kComplex)
-        .reference([](In x) -> Out {
-          manual_seed(7);
-          Tensor kept = dropout(ones_like(x[0]), 0.4);
-          int64_t count = sum(ne(kept, 0)).item<int64_t>();
-          EXPECT_TRUE(count > 4 && count < 19) << count << " of 20 are kept";
-          return {x[0] * ne(kept, 0) / 0.6};
-        }),
-    row("dropout.off", [](In x) -> Out { return {dropout(x[0], 0.4, false)}; }, {{value({2, 3})}})
-        .takes(kNumber)
-        .reference([](In x) -> Out { return {x[0]}; }),
 });
 
 }  // namespace
