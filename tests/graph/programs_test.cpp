@@ -6,7 +6,7 @@ namespace {
 #ifdef TUTTI_SANITIZE_THREAD  // slow, and the threads of one program are those of another
 constexpr uint64_t kPrograms = 600;
 #else
-constexpr uint64_t kPrograms = 3000;
+constexpr uint64_t kPrograms = 1200;  // soak_programs tries more
 #endif
 
 TEST(Programs, RandomProgramsGiveTheBitsOfEager) {

@@ -424,7 +424,7 @@ TEST(Symbolic, SeveralFirstBackwardsAreOne) {
 #ifdef TUTTI_SANITIZE_THREAD  // slow, and the threads of one program are those of another
 constexpr uint64_t kSymbolicPrograms = 240;
 #else
-constexpr uint64_t kSymbolicPrograms = 1200;
+constexpr uint64_t kSymbolicPrograms = 480;
 #endif
 
 TEST(Symbolic, RandomProgramsGiveTheBitsOfEagerForManySizes) {
