@@ -217,9 +217,12 @@ struct Operator {
   bool reduction = false;
   bool random = false;  // draws from the context's generator
   bool collective = false;
-  bool can_start = false;      // a collective that may begin at one place and be waited for at another
-  bool dynamic_shape = false;  // the output's shape depends on data (or it is sparse): the kernel makes the output
-  bool sparse = false;         // takes sparse inputs and sparse gradients; call() keeps them from all others
+  bool can_start = false;       // a collective that may begin at one place and be waited for at another
+  bool can_join = false;        // two calls of this collective may be one of all their tensors
+  bool same_shapes = false;     // a collective whose input has the same shape on all ranks
+  bool matrix_product = false;  // the last two inputs are matrices, which may lie in memory in any way
+  bool dynamic_shape = false;   // the output's shape depends on data (or it is sparse): the kernel makes the output
+  bool sparse = false;          // takes sparse inputs and sparse gradients; call() keeps them from all others
   AutocastPolicy autocast = AutocastPolicy::none;
 
   Kernel kernel(DeviceKind kind) const {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/counted.h"
 #include "tutti/device.h"
 #include "tutti/dtype.h"
 #include "tutti/error.h"
@@ -46,9 +47,7 @@ concept Number =
     std::is_arithmetic_v<T> || std::same_as<T, std::complex<float>> || std::same_as<T, std::complex<double>>;
 
 namespace detail {
-struct Handle {
-  std::atomic<uint32_t> references{0};
-};
+struct Handle : Counted {};
 void destroy_tensor(Handle* handle) noexcept;
 
 [[noreturn]] void does_not_fit(uint64_t value);  // into i64
@@ -125,7 +124,9 @@ class Tensor {
     else
       *this = from_complex(std::complex<double>(value));
   }
-  Tensor(const Tensor& other) : handle_(other.handle_) { retain(); }
+  Tensor(const Tensor& other) : handle_(other.handle_) {
+    if (handle_) handle_->retain();
+  }
   Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   Tensor& operator=(const Tensor& other) & {
     Tensor copy(other);
@@ -139,7 +140,9 @@ class Tensor {
   }
   /// x[0] = 5 would only make a temporary handle mean something else: say x[0].copy_(5) or x.index_put_({0}, 5).
   void operator=(const Tensor& other) && = delete;
-  ~Tensor() { release(); }
+  ~Tensor() {
+    if (handle_ && handle_->drop()) detail::destroy_tensor(handle_);
+  }
   void swap(Tensor& other) & noexcept { std::swap(handle_, other.handle_); }
   void reset() & {
     Tensor nothing;
@@ -401,15 +404,11 @@ class Tensor {
 
   /// For the library's own sources (src/tensor/impl.h).
   TensorImpl* impl() const { return reinterpret_cast<TensorImpl*>(handle_); }
-  explicit Tensor(TensorImpl* impl) : handle_(reinterpret_cast<detail::Handle*>(impl)) { retain(); }
+  explicit Tensor(TensorImpl* impl) : handle_(reinterpret_cast<detail::Handle*>(impl)) {
+    if (handle_) handle_->retain_new();
+  }
 
  private:
-  void retain() const {
-    if (handle_) handle_->references.fetch_add(1, std::memory_order_relaxed);
-  }
-  void release() noexcept {
-    if (handle_ && handle_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) detail::destroy_tensor(handle_);
-  }
   static Tensor from_bool(bool value);
   static Tensor from_int(int64_t value);
   static Tensor from_double(double value);

@@ -67,14 +67,28 @@ void take_changed(const char* what, GradientBuffer& gradients, const Gradients& 
   }
 }
 
-void check_finite(const Node& node, const GradientBuffer& gradients) {
+bool has_nan(const Tensor& g) {
+  if (!g.defined() || g.device().is_meta()) return false;
+  return isnan(g.is_sparse() ? g.values() : g).any().item<bool>();
+}
+const char* origin_of(const Node& node) {
+  return node.origin ? node.origin->c_str() : "  (made outside of anomaly mode)\n";
+}
+void check_given(const Node& node, const GradientBuffer& gradients) {
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const Tensor& g = gradients[i];
-    if (!g.defined() || g.is_sparse() || g.device().is_meta()) continue;
-    if (isnan(g).any().item<bool>())
-      fail<GradError>("backward", "'{}' gave NaN as the gradient of its input {}. Its forward was called at:\n{}",
-                      node.name(), i, node.origin ? *node.origin : "  (made outside of anomaly mode)\n");
+    if (!has_nan(gradients[i])) continue;
+    constexpr const char* why = "are NaN together (infinities of both signs?), or were given so";
+    if (auto* leaf = dynamic_cast<const AccumulateNode*>(&node))
+      fail<GradError>("backward", "the gradients that come to the leaf {} {}", leaf->leaf(), why);
+    fail<GradError>("backward", "the gradients that come to output {} of '{}' {}. Its forward was called at:\n{}", i,
+                    node.name(), why, origin_of(node));
   }
+}
+void check_made(const Node& node, const GradientBuffer& gradients) {
+  for (size_t i = 0; i < gradients.size(); ++i)
+    if (has_nan(gradients[i]))
+      fail<GradError>("backward", "'{}' gave NaN as the gradient of its input {}. Its forward was called at:\n{}",
+                      node.name(), i, origin_of(node));
 }
 
 }  // namespace
@@ -208,6 +222,8 @@ void GraphTask::keep_apart(Pending& p) {
 
 void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const NodeRun& how) {
   bool hooks = node.has_hooks() && !how.ends;
+  if (context().modes & kAnomalyMode) [[unlikely]]
+    check_given(node, outputs);
   if (!how.ends) node.before(outputs);
   if (hooks) {
     Gradients list(outputs.begin(), outputs.end());
@@ -230,12 +246,12 @@ void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const
     take_changed("register_post_hook", inputs, list);
   }
   if (context().modes & kAnomalyMode) [[unlikely]]
-    check_finite(node, inputs);
+    check_made(node, inputs);
 }
 
 void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   Pending& p = pending_[index];
-  Ref<Node> node = p.node;
+  Node* node = p.node.get();  // pending_ keeps it until the pass ends
   bool any = p.any, needed = p.needed, captured = p.captured;
   uint32_t group = p.group;
   if (apart(p)) keep_apart(p);
@@ -249,7 +265,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
     if (captured)
       how.seen = [&](const GradientBuffer& gradients) {
         for (auto& c : captures_)
-          if (c.node == node) c.gradient = gradients[c.output];
+          if (c.node.get() == node) c.gradient = gradients[c.output];
       };
     Tracer* tracer = tracing();
     if (!tracer || how.ends || !needed ||
@@ -263,7 +279,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   if (lock) lock->lock();
   for (uint32_t i = 0; i < node->edges.size(); ++i) {
     const Edge& edge = node->edges[i];
-    if (edge.node) arrive(find(edge.node.get()), edge.output, std::move(inputs[i]), {group, node->sequence, i});
+    if (edge.node) arrive(find(edge.node.get()), edge.output, std::move(inputs[i]), {group, node->sequence, index, i});
   }
   --outstanding_;
 }
@@ -340,7 +356,7 @@ void GraphTask::deliver(const Edge& edge, Tensor gradient) {
     return;
   }
   uint32_t index = find(edge.node.get());
-  arrive(index, edge.output, std::move(gradient), {pending_[index].group, UINT64_MAX, 0});
+  arrive(index, edge.output, std::move(gradient), {pending_[index].group, UINT64_MAX, 0, 0});
 }
 
 void GraphTask::cancel(std::exception_ptr error) {
@@ -399,7 +415,7 @@ void GraphTask::begin() {
   for (auto* list : {&roots_, &early_})
     for (auto& [edge, gradient] : *list) {
       uint32_t index = find(edge.node.get());
-      arrive(index, edge.output, std::move(gradient), {pending_[index].group, UINT64_MAX, root++});
+      arrive(index, edge.output, std::move(gradient), {pending_[index].group, UINT64_MAX, 0, root++});
     }
 }
 

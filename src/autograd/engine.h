@@ -60,13 +60,15 @@ class GraphTask {
   bool accumulates() const { return captures_.empty() || !options_.captures_only; }
 
  private:
-  /// Where a gradient came from. Those of the highest numbers come first, as they do where one thread runs all.
+  /// Where a gradient came from. Those of the highest numbers come first, as they do where one thread runs all. Nodes
+  /// that several threads have made may have the same number: then the one that the roots reach first.
   struct Source {
     uint32_t group;
     uint64_t sequence;
+    uint32_t sender;  // index in pending_
     uint32_t edge;
     friend bool operator<(const Source& a, const Source& b) {
-      return std::tie(a.group, b.sequence, a.edge) < std::tie(b.group, a.sequence, b.edge);
+      return std::tie(a.group, b.sequence, a.sender, a.edge) < std::tie(b.group, a.sequence, b.sender, b.edge);
     }
   };
   struct Pending {

@@ -54,14 +54,10 @@ Tensor part_of(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
 Tensor tensor_of(Retained& retained, std::mutex& mutex) {
   std::lock_guard lock(mutex);
   TensorImpl* t = retained.tensor;
-  uint32_t count = t ? t->references.load(std::memory_order_relaxed) : 0;
-  while (count != 0)
-    if (t->references.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel)) {
-      Tensor result(t);
-      t->references.fetch_sub(1, std::memory_order_relaxed);
-      return result;
-    }
-  return {};
+  if (!t || !t->try_retain()) return {};
+  Tensor result(t);
+  t->references.fetch_sub(1, std::memory_order_relaxed);
+  return result;
 }
 
 void retain_at(const std::shared_ptr<Retained>& retained, Node& node, uint32_t output) {
@@ -76,6 +72,15 @@ void retain_at(const std::shared_ptr<Retained>& retained, Node& node, uint32_t o
         // A copy: others will have the same gradient.
         t.set_grad(old.defined() ? old + gradients[output] : gradients[output].clone());
       });
+}
+
+void set_history(AutogradMeta& meta, Ref<Node> node, uint32_t output) {
+  meta.node = std::move(node);
+  meta.output = output;
+  ++meta.generation;
+  if (!meta.retained) return;
+  meta.retained->hook.remove();
+  if (meta.node) retain_at(meta.retained, *meta.node, output);
 }
 
 // See Note [Views and history].
@@ -207,22 +212,11 @@ void rebase_history(const Tensor& t, const Ref<Node>& node, uint32_t output) {
   if (x->base.defined()) {
     Tensor base = x->base;
     if (!node && !requires_grad(impl(base))) return;
-    auto written = make_node<WrittenPartNode>(base, x, node, output);
-    auto& meta = autograd_meta(base);
-    meta.node = Ref<Node>(written.get());
-    meta.output = 0;
-    ++meta.generation;
+    set_history(autograd_meta(base), Ref<Node>(make_node<WrittenPartNode>(base, x, node, output).get()), 0);
+    if (x->autograd && x->autograd->retained) requires_grad_slow(x);  // a gradient of what it was is not wanted
     return;
   }
-  if (!node && !x->autograd) return;
-  auto& meta = autograd_meta(t);
-  meta.node = node;
-  meta.output = output;
-  ++meta.generation;
-  if (meta.retained) {
-    meta.retained->hook.remove();
-    if (node) retain_at(meta.retained, *node, output);
-  }
+  if (node || x->autograd) set_history(autograd_meta(t), node, output);
 }
 
 // ---- The tensor's own view of it
@@ -260,6 +254,16 @@ void Tensor::set_grad(const Tensor& grad) const {
   Tensor old = grad;  // goes after the lock: it may be the last to know this leaf's accumulator, which takes it too
   std::lock_guard lock(autograd_mutex(impl()));
   autograd_meta(*this).grad.swap(old);
+}
+
+void drop_grad_unless_like(const Tensor& t, const Tensor& other) {
+  Tensor old;  // goes after the lock, as in set_grad()
+  if (!impl(t)->autograd) return;
+  std::lock_guard lock(autograd_mutex(impl(t)));
+  Tensor& grad = impl(t)->autograd->grad;
+  if (grad.defined() &&
+      !(grad.sizes() == other.sizes() && grad.dtype() == other.dtype() && grad.device() == other.device()))
+    grad.swap(old);
 }
 
 Node* Tensor::grad_node() const { return requires_grad() ? impl()->autograd->node.get() : nullptr; }
@@ -307,6 +311,7 @@ void Tensor::retain_grad() {
   if (is_leaf() || impl()->autograd->retain_grad) return;
   AutogradMeta& meta = *impl()->autograd;
   meta.retain_grad = true;
+  impl()->watched = true;
   meta.retained = std::make_shared<Retained>(Retained{impl(), {}});
   retain_at(meta.retained, *meta.node, meta.output);
 }

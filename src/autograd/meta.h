@@ -65,6 +65,8 @@ Edge gradient_edge(const Tensor& t);
 void rebase_history(const Tensor& t, const Ref<Node>& node, uint32_t output);
 /// Whether t, or the tensor it is a view of, is a leaf that requires gradients: such must not be written in place.
 bool is_protected_leaf(const TensorImpl* t);
+/// Before t gets the data of `other`: a gradient that would not fit them goes.
+void drop_grad_unless_like(const Tensor& t, const Tensor& other);
 /// Guards the autograd state of t against other threads.
 std::mutex& autograd_mutex(const TensorImpl* t);
 

@@ -53,8 +53,8 @@ void note_origin(Node& node) { node.origin = std::make_unique<std::string>(backt
 
 SavedTensor::SavedTensor(const Tensor& tensor, bool is_output) : is_output_(is_output) {
   const TensorImpl* t = impl(tensor);
-  const Storage* storage = versioned_storage(t);
-  version_ = storage ? storage->version.load(std::memory_order_relaxed) : 0;
+  storage_ = versioned_storage(t);
+  version_ = storage_ ? storage_->version.load(std::memory_order_relaxed) : 0;
   if (is_output) {
     tensor_ = make_alias(tensor);
     output_ = t->autograd ? t->autograd->output : 0;
@@ -65,6 +65,7 @@ SavedTensor::SavedTensor(const Tensor& tensor, bool is_output) : is_output_(is_o
 
 SavedTensor SavedTensor::of_copy(Tensor copy, Edge history, bool requires_grad) {
   SavedTensor s;
+  s.storage_ = versioned_storage(impl(copy));
   s.version_ = copy.version();
   s.tensor_ = std::move(copy);
   s.history_ = std::move(history);
@@ -87,6 +88,10 @@ Tensor SavedTensor::unpack(const Node& saver) const {
   if (!tensor_.defined()) return {};
   const TensorImpl* t = impl(tensor_);
   const Storage* storage = versioned_storage(t);
+  check<VersionError>(storage == storage_ || t->sparse, "backward",
+                      "'{}' needs {} as it was, but set_data() (or a module's to()) has given it other data since: run "
+                      "backward before that, or forward again",
+                      saver.name(), tensor_);
   if (storage && storage->version.load(std::memory_order_relaxed) != version_) {
     const char* writer = storage->last_writer.load(std::memory_order_relaxed);
     fail<VersionError>("backward",
@@ -111,6 +116,7 @@ Tensor SavedTensor::unpack(const Node& saver) const {
 
 AccumulateNode::AccumulateNode(const Tensor& leaf) : leaf_(leaf) {
   device = leaf.device();
+  watched = true;  // the leaf has a plain pointer to it
   number_node(*this);
 }
 

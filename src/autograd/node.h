@@ -17,6 +17,7 @@
 namespace tutti {
 
 class Node;
+struct Storage;
 void destroy(Node* node) noexcept;
 
 struct Edge {
@@ -137,6 +138,7 @@ class SavedTensor {
 
  private:
   Tensor tensor_;
+  const Storage* storage_ = nullptr;  // set_data() gives a tensor another
   uint64_t version_ = 0;
   uint32_t output_ = 0;
   bool is_output_ = false, freed_ = false, detached_ = false;

@@ -2,22 +2,20 @@
 // argument lookup, disposes of the object.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <utility>
+
+#include "tutti/counted.h"
 
 namespace tutti {
 
-struct RefCounted {
-  std::atomic<uint32_t> references{0};
-};
+using RefCounted = detail::Counted;
 
 template <class T>
 class Ref {
  public:
   Ref() = default;
   explicit Ref(T* object) : object_(object) {
-    if (object_) object_->references.fetch_add(1, std::memory_order_relaxed);
+    if (object_) object_->retain_new();
   }
   /// Takes over a count that the caller already holds.
   static Ref adopt(T* object) {
@@ -25,14 +23,16 @@ class Ref {
     r.object_ = object;
     return r;
   }
-  Ref(const Ref& other) : Ref(other.object_) {}
+  Ref(const Ref& other) : object_(other.object_) {
+    if (object_) object_->retain();
+  }
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   Ref& operator=(Ref other) noexcept {
     std::swap(object_, other.object_);
     return *this;
   }
   ~Ref() {
-    if (object_ && object_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(object_);
+    if (object_ && object_->drop()) destroy(object_);
   }
   T* get() const { return object_; }
   T* operator->() const { return object_; }
@@ -45,14 +45,10 @@ class Ref {
   T* object_ = nullptr;
 };
 
-/// Takes a count unless the object is already on its way out.
+/// Takes a count unless the object, which is watched, is already on its way out.
 template <class T>
 Ref<T> try_retain(T* object) {
-  uint32_t count = object->references.load(std::memory_order_relaxed);
-  while (count != 0)
-    if (object->references.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel))
-      return Ref<T>::adopt(object);
-  return {};
+  return object->try_retain() ? Ref<T>::adopt(object) : Ref<T>();
 }
 
 }  // namespace tutti

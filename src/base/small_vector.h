@@ -40,8 +40,9 @@ class SmallVector {
 
   void resize(size_t count) {
     reserve(count);
-    while (size_ < count) new (data() + size_++) T();
-    while (size_ > count) data()[--size_].~T();
+    T* items = data();
+    while (size_ < count) new (items + size_++) T();
+    while (size_ > count) items[--size_].~T();
   }
   void reserve(size_t count) {
     if (count <= capacity_) return;

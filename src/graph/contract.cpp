@@ -1,7 +1,6 @@
 #include "graph/contract.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "comm/functional/attributes.h"
@@ -26,11 +25,8 @@ const fn::Collective* collective(const Node& n) {
 // What must be the same on all ranks; sizes may differ where each rank has its own part.
 std::string call_text(const Graph& graph, const Node& n, const fn::Collective& c) {
   const Type& t = graph.type(n.inputs[0]);
-  bool same_shape = false;
-  for (const char* name : {"all_reduce", "reduce", "broadcast"})
-    same_shape = same_shape || !std::strcmp(n.op->name, name);
-  return fmt::format("{}({}{}, reduction {}, root {})", n.op->name, t.dtype, same_shape ? to_string(t.sizes) : "",
-                     static_cast<int>(c.op), c.root);
+  return fmt::format("{}({}{}, reduction {}, root {})", n.op->name, t.dtype,
+                     n.op->same_shapes ? to_string(t.sizes) : "", static_cast<int>(c.op), c.root);
 }
 
 std::string place_text(const Place& place) {

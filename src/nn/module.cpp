@@ -176,8 +176,9 @@ void ModuleBase::to(const ModuleOptions& options) {
   std::set<TensorImpl*> done;
   for_each_state(*this, [&](const std::string&, Tensor& t) {
     if (!done.insert(t.impl()).second) return;
+    Tensor gradient = t.grad();
     if (Tensor next = converted(t.detach()); !next.is_same(t)) t.set_data(next);
-    if (Tensor g = t.grad(); g.defined()) t.set_grad(converted(g));
+    if (gradient.defined()) t.set_grad(converted(gradient));
   });
 }
 

@@ -21,8 +21,9 @@ bool same_elements(const TensorImpl* a, const TensorImpl* b) {
 void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out, bool recording) {
   const TensorImpl* t = impl(out);
   check<ValueError>(t->layout == Layout::strided, op.name, "cannot write into {}; use the out-of-place form", out);
-  check<ShapeError>(t->sizes == spec.sizes, op.name, "the result of shape {} cannot be written into {}", spec.sizes,
-                    out);
+  check<ShapeError>(t->sizes == spec.sizes, op.name,
+                    "the result, {}{}, cannot be written into {}: it needs an output of its shape", spec.dtype,
+                    spec.sizes, out);
   check<DTypeError>(category(t->dtype) >= category(spec.dtype), op.name,
                     "the result is {} and cannot be written into {} without losing its kind; cast it first", spec.dtype,
                     out);
@@ -132,7 +133,6 @@ struct InPlace {
   }
   // Copies detoured results to where they belong and counts the writes.
   void finish(const Operator& op, std::span<Tensor> outputs) {
-    bool count = !(context().modes & kPreserveVersion);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!given[i].defined()) {
         outputs[i] = targets[i];
@@ -142,7 +142,7 @@ struct InPlace {
         NoGrad no_grad;
         copy_into(given[i], targets[i]);
       }
-      if (count) impl(outputs[i])->storage->wrote(op.name);
+      impl(outputs[i])->storage->wrote(op.name);
     }
   }
 };
@@ -232,7 +232,8 @@ void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes 
   }
   if (in_place) in_place->finish(op, outputs);
   if (modes & kInferenceMode) [[unlikely]]
-    for (auto& out : outputs) impl(out)->inference = true;
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (!in_place || !in_place->given[i].defined()) impl(outputs[i])->inference = true;
   if (recording)
     attach(node, outputs, in_place ? &*in_place : nullptr);
   else if (in_place && grad_mode)

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/ref.h"
+#include "tutti/context.h"
 #include "tutti/device.h"
 
 namespace tutti {
@@ -21,6 +22,7 @@ struct alignas(64) Storage : RefCounted {
   bool is_inline() const { return data && data == static_cast<const void*>(this + 1); }
 
   void wrote(const char* who) {
+    if (context().modes & kPreserveVersion) return;
     version.fetch_add(1, std::memory_order_relaxed);
     last_writer.store(who, std::memory_order_relaxed);
   }

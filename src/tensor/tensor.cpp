@@ -166,8 +166,11 @@ void Tensor::set_data(const Tensor& other) const {
   check<ValueError>(defined() && other.defined(), "set_data", "an undefined tensor has no data to give or take");
   check<GradError>(!impl()->base.defined() && is_leaf(), "set_data",
                    "{} is a view or has a history; only leaves can be given other data", *this);
+  check<DTypeError>(is_differentiable(other.dtype()) || !requires_grad(), "set_data",
+                    "{} requires a gradient and cannot be given {}, which has none", *this, other);
   TensorImpl* t = impl();
   const TensorImpl* from = other.impl();
+  drop_grad_unless_like(*this, other);
   t->storage = from->storage;
   t->dtype = from->dtype;
   t->device = from->device;

@@ -153,6 +153,22 @@ TEST(Modes, NoGradAndInference) {
   EXPECT_NO_THROW(made.clone().requires_grad_());
 }
 
+// What was there before stays what it was.
+TEST(Modes, TensorsAreWrittenInInferenceMode) {
+  Tensor mean = zeros({2}), weight = ones({2}, {.requires_grad = true}), y = weight * 1;
+  {
+    InferenceMode guard;
+    mean.mul_(0.5).add_(1);
+    add_out(mean, mean, ones({2}));
+    weight.mul_(0.9);
+    y.copy_(ones({2}));
+  }
+  EXPECT_NO_THROW(mean.add_(1));
+  EXPECT_NO_THROW(y.mul_(2));
+  EXPECT_NO_THROW(weight.requires_grad_(false).requires_grad_());
+  EXPECT_EQ(values(mean), (Doubles{3, 3}));
+}
+
 TEST(Modes, DetachSharesDataNotHistory) {
   Tensor x = ones({2}, {.requires_grad = true});
   Tensor y = x * 2, d = y.detach();

@@ -463,5 +463,41 @@ TEST(Anomaly, NamesTheLineThatWroteAPart) {
 #endif
 }
 
+TEST(Anomaly, FindsWhatAddingMade) {
+  Tensor x = zeros({2}, {.requires_grad = true}), y = x * 1;
+  AnomalyMode guard;
+  EXPECT_THAT(message_of<GradError>([&] { sum(sqrt(x - x)).backward(); }),
+              HasSubstr("the leaf f32[2] on cpu:0 are NaN"));
+  Tensor z = y * 1;
+  EXPECT_THAT(message_of<GradError>([&] { sum(sqrt(z - z)).backward(); }), HasSubstr("come to output 0 of 'mul'"));
+}
+
+TEST(Anomaly, LooksAtSparseGradients) {
+  Tensor leaf = sparse_coo(tensor({{0}, {1}}, {i64}), ones({1}), {2, 2}).requires_grad_();
+  AnomalyMode guard;
+  Tensor y = mm(leaf, full({2, 2}, NAN));
+  EXPECT_THAT(message_of<GradError>([&] { sum(y).backward(); }), HasSubstr("gave NaN"));
+}
+
+// Nodes that several threads made may have equal numbers: the order of sums depends on the graph all the same.
+TEST(Engine, GraphsOfSeveralThreadsHaveTheSameBits) {
+  Devices four(4);
+  double first = 0;
+  for (int pass = 0; pass < 400; ++pass) {
+    Tensor x = ones({1}).requires_grad_();
+    const double factors[] = {1e8, 1, -1e8};
+    TensorList parts(3);
+    std::vector<std::thread> threads;
+    for (int d = 0; d < 3; ++d)
+      threads.emplace_back(
+          [&, d] { parts[static_cast<size_t>(d)] = x.to(Device(DeviceKind::cpu, d + 1)) * factors[d]; });
+    for (auto& t : threads) t.join();
+    (parts[0].to("cpu:0") + parts[1].to("cpu:0") + parts[2].to("cpu:0")).sum().backward();
+    // 0 or 1 in f32, depending on which two come first.
+    if (pass == 0) first = x.grad().item<double>();
+    ASSERT_EQ(x.grad().item<double>(), first) << "at pass " << pass;
+  }
+}
+
 }  // namespace
 }  // namespace tutti

@@ -168,6 +168,35 @@ TEST(Robust, RetainedGradientsAccumulateLastAndFollowWrites) {
   EXPECT_EQ(values(z.grad()), (Doubles{3}));
 }
 
+// Also writes of parts: what is retained is the gradient of what the tensor is at the end.
+TEST(Robust, RetainedGradientsFollowWritesOfParts) {
+  auto gradient_after = [](auto write) {
+    Tensor x = ones({4}).requires_grad_(), y = x * 1;
+    y.retain_grad();
+    write(y);
+    y.sum().backward();
+    return values(y.grad());
+  };
+  Doubles ones{1, 1, 1, 1};
+  EXPECT_EQ(gradient_after([](Tensor& y) { y[0].fill_(7); }), ones);
+  EXPECT_EQ(gradient_after([](Tensor& y) { y.narrow(0, 0, 2).mul_(3); }), ones);
+  EXPECT_EQ(gradient_after([](Tensor& y) { y.index_put_({0}, 7.0); }), ones);
+  EXPECT_EQ(gradient_after([](Tensor& y) {
+              y[1].mul_(2);
+              y.mul_(5);
+            }),
+            ones);
+  // The view itself: of what it became, and nothing where nobody used that.
+  Tensor x = tutti::ones({4}).requires_grad_(), y = x * 1, view = y.narrow(0, 0, 2), unused = y.narrow(0, 2, 2);
+  view.retain_grad();
+  unused.retain_grad();
+  view.mul_(3);
+  unused.mul_(3);
+  (view * 2).sum().backward();
+  EXPECT_EQ(values(view.grad()), (Doubles{2, 2}));
+  EXPECT_FALSE(unused.grad().defined());
+}
+
 TEST(Robust, RetainedGradientsAreOnesOwn) {
   Tensor x = ones({1}).requires_grad_(), g = ones({1});
   for (bool create_graph : {false, true}) {

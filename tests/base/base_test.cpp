@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "base/cores.h"
 #include "base/memory.h"
@@ -83,6 +85,33 @@ TEST(Memory, ReturnsWhatItGave) {
   EXPECT_EQ(memory::statistics().bytes_in_use, before);
   memory::empty_cache();
   EXPECT_EQ(memory::statistics().bytes_cached, 0);
+}
+
+// More threads than have counters of their own, twice, each of which frees what another has taken.
+TEST(Memory, CountsWhatManyThreadsTakeAndReturn) {
+  constexpr size_t kThreads = 70, kBlocks = 200;
+  auto size_of_block = [](size_t i) { return 1 + i * 37 % 3000; };
+  auto before = memory::statistics().bytes_in_use;
+  for (int round = 0; round < 2; ++round) {
+    std::array<std::array<void*, kBlocks>, kThreads> blocks;
+    std::barrier all(kThreads);
+    std::atomic<int64_t> taken{0};
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        for (size_t i = 0; i < kBlocks; ++i) blocks[t][i] = memory::allocate(size_of_block(i));
+        all.arrive_and_wait();
+        if (t == 0) taken = memory::statistics().bytes_in_use - before;
+        all.arrive_and_wait();
+        for (size_t i = 0; i < kBlocks; ++i) memory::release(blocks[(t + 1) % kThreads][i], size_of_block(i));
+      });
+    for (auto& t : threads) t.join();
+    int64_t asked = 0;
+    for (size_t i = 0; i < kBlocks; ++i) asked += static_cast<int64_t>(kThreads * size_of_block(i));
+    EXPECT_GE(taken, asked);
+    EXPECT_LT(taken, asked * 5 / 4);
+    EXPECT_EQ(memory::statistics().bytes_in_use, before);
+  }
 }
 
 #if !defined(TUTTI_SANITIZE_ADDRESS) && !defined(TUTTI_SANITIZE_THREAD)  // which have no cache

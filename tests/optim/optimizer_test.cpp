@@ -457,6 +457,20 @@ TEST(Optimizer, ModulesAreConvertedWhileTheyAreTrained) {
   EXPECT_LT(last, 0.8 * first);
 }
 
+TEST(Optimizer, VersionsCanBePreserved) {
+  Tensor p = ones({2}).requires_grad_();
+  p.set_grad(ones({2}));
+  SGD sgd({p}, {.lr = 0.1});
+  uint64_t version = p.version();
+  {
+    PreserveVersion guard;
+    sgd.step();
+  }
+  EXPECT_EQ(p.version(), version);
+  sgd.step();
+  EXPECT_GT(p.version(), version);
+}
+
 TEST(Optimizer, ParametersOfAnotherShapeAreAnError) {
   TensorList p = start({"a", "b"}, f32);
   Adam adam(p);

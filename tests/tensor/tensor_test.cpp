@@ -160,6 +160,42 @@ TEST(Tensor, SetDataKeepsTheHandle) {
   EXPECT_THROW((other * 2).set_data(ones({2})), GradError);
 }
 
+TEST(Tensor, PreservedVersionsAreThoseOfSparseTensorsToo) {
+  Tensor s = sparse_coo(tensor({{0}, {1}}, {i64}), ones({1}), {2, 2}), before = s.clone();
+  uint64_t version = s.version();
+  {
+    PreserveVersion guard;
+    s.mul_(2);
+    s.add_(before);
+    s.copy_(before);
+    s.zero_();
+  }
+  EXPECT_EQ(s.version(), version);
+  s.mul_(2);
+  EXPECT_EQ(s.version(), version + 1);
+}
+
+TEST(Tensor, SetDataIsNoticedByWhatWasSaved) {
+  for (Tensor fresh : {full({3}, 5.0), zeros({3}).add_(1), ones({2})}) {  // whatever their versions
+    Tensor x = ones({3}).requires_grad_(), y = x * x;
+    x.set_data(fresh);
+    EXPECT_THAT(message_of<VersionError>([&] { y.sum().backward(); }), HasSubstr("set_data()"));
+  }
+  Tensor x = ones({3}).requires_grad_();
+  EXPECT_THAT(message_of<DTypeError>([&] { x.set_data(ones({3}, {i64})); }), HasSubstr("requires a gradient"));
+}
+
+TEST(Tensor, SetDataDropsAGradientThatDoesNotFit) {
+  Tensor x = ones({3}).requires_grad_();
+  x.set_grad(ones({3}));
+  x.set_data(zeros({3}));
+  EXPECT_TRUE(x.grad().defined());
+  x.set_data(zeros({5}));
+  EXPECT_FALSE(x.grad().defined());
+  sum(x * 2).backward();
+  EXPECT_EQ(x.grad().sizes(), (Shape{5}));
+}
+
 TEST(Create, Sequences) {
   EXPECT_EQ(values(arange(5)), (Doubles{0, 1, 2, 3, 4}));
   EXPECT_EQ(values(arange(5, 0, -2)), (Doubles{5, 3, 1}));

@@ -170,6 +170,8 @@ const Operator all_reduce_op{
         },
     .collective = true,
     .can_start = true,
+    .can_join = true,
+    .same_shapes = true,
 };
 const Operator all_reduce_chosen_op{
     .name = "all_reduce",
@@ -184,6 +186,8 @@ const Operator all_reduce_chosen_op{
     .saves_outputs = 1,
     .collective = true,
     .can_start = true,
+    .can_join = true,
+    .same_shapes = true,
 };
 
 void run_reduce(const Call& c) {
@@ -205,6 +209,7 @@ const Operator reduce_op{
           c.set(0, scaled(g, linear_scale(a)));
         },
     .collective = true,
+    .same_shapes = true,
 };
 const Operator reduce_chosen_op{
     .name = "reduce",
@@ -220,6 +225,7 @@ const Operator reduce_chosen_op{
     .saves_inputs = 1,
     .saves_outputs = 1,
     .collective = true,
+    .same_shapes = true,
 };
 
 void infer_scatter_rows(const Call& c, std::span<TensorSpec> out) {
@@ -311,6 +317,7 @@ const Operator broadcast_op{
     .gradient = [](GradientCall& c) { c.set(0, fn::reduce(c.grad(), c.as<Collective>().sum_options())); },
     .collective = true,
     .can_start = true,
+    .same_shapes = true,
 };
 
 const Operator all_gather_op{

@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include "graph/passes/passes.h"
 
 namespace tutti::graph {
@@ -24,24 +22,23 @@ bool can_join(const Graph& graph, const Node& a, const Node& b) {
 
 }  // namespace
 
-// A later all_reduce takes an earlier one along if nobody in between needed its result or changed its input, and no
-// other collective came between, whose order on all ranks must stay. Sums are the same bits either way: ranks are added
-// in one order whatever the call.
+// A later all_reduce (what can_join) takes an earlier one along if nobody in between needed its result or changed its
+// input, and no other collective came between, whose order on all ranks must stay. Sums are the same bits either way:
+// ranks are added in one order whatever the call.
 void bucket_collectives(Graph& graph) {
   std::vector<bool> keep(graph.nodes.size(), true);
   int32_t open = kNone;  // the all_reduce that may still move down
   for (size_t k = 0; k < graph.nodes.size(); ++k) {
     Node& n = graph.nodes[k];
     if (n.op && n.op->collective) {
-      bool all_reduce = std::strcmp(n.op->name, "all_reduce") == 0;
-      if (all_reduce && open != kNone && can_join(graph, graph.nodes[at(open)], n)) {
+      if (n.op->can_join && open != kNone && can_join(graph, graph.nodes[at(open)], n)) {
         Node& first = graph.nodes[at(open)];
         n.inputs.insert(n.inputs.begin(), first.inputs.begin(), first.inputs.end());
         n.outputs.insert(n.outputs.begin(), first.outputs.begin(), first.outputs.end());
         for (ValueId v : n.outputs) graph.values[at(v)].producer = static_cast<int32_t>(k);
         keep[at(open)] = false;
       }
-      open = all_reduce ? static_cast<int32_t>(k) : kNone;
+      open = n.op->can_join ? static_cast<int32_t>(k) : kNone;
       continue;
     }
     if (open == kNone) continue;

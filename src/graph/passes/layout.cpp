@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "graph/passes/passes.h"
 #include "tensor/call.h"
@@ -38,10 +37,8 @@ class Layouts {
   // Products of matrices, whose sums are added in an order that only shapes decide. Those with vectors, and very long
   // sums, are cut by how operands lie in memory too (src/ops/matmul/gemm.cpp).
   bool takes_any_layout(const Node& n) const {
-    constexpr const char* kProducts[] = {"mm", "bmm", "addmm", "baddbmm"};
     constexpr int64_t kLongSum = 4096;
-    bool product = n.op && std::any_of(std::begin(kProducts), std::end(kProducts),
-                                       [&](const char* name) { return std::strcmp(n.op->name, name) == 0; });
+    bool product = n.op && n.op->matrix_product;
     if (!product || !graph_.exact) return product;
     const Shape &out = graph_.type(n.outputs[0]).sizes, &left = graph_.type(n.inputs[n.inputs.size() - 2]).sizes;
     return out[out.size() - 1] > 1 && out[out.size() - 2] > 1 && left[left.size() - 1] < kLongSum;

@@ -184,6 +184,7 @@ const Operator mm_op{
           if (c.needs(1)) c.set(1, batched_like(c.input(1), adjoint(c.input(0)), c.grad()));
         },
     .saves_inputs = 0b11,
+    .matrix_product = true,
     .autocast = AutocastPolicy::low_precision,
 };
 
@@ -199,6 +200,7 @@ const Operator bmm_op{
           if (c.needs(1)) c.set(1, batched(adjoint(c.input(0)), c.grad()));
         },
     .saves_inputs = 0b11,
+    .matrix_product = true,
     .autocast = AutocastPolicy::low_precision,
 };
 
@@ -224,6 +226,7 @@ const Operator addmm_op{
     .gradient = added_gradient,
     .saves_inputs = 0b110,
     .in_place = 1,
+    .matrix_product = true,
     .autocast = AutocastPolicy::low_precision,
 };
 
@@ -241,6 +244,7 @@ const Operator baddbmm_op{
     .gradient = added_gradient,
     .saves_inputs = 0b110,
     .in_place = 1,
+    .matrix_product = true,
     .autocast = AutocastPolicy::low_precision,
 };
 
