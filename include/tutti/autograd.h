@@ -170,8 +170,8 @@ struct GradcheckOptions {
   double rtol = 1e-3;
   bool throw_on_failure = true;
 };
-/// Compares gradients with central differences (inputs should be f64 or c128). Throws GradError naming the entry that
-/// disagrees, or returns false.
+/// Compares gradients with central differences (inputs should be f64 or c128; of sparse ones, their entries are
+/// checked). Throws GradError naming the entry that disagrees, or returns false.
 bool gradcheck(const std::function<TensorList(const TensorList&)>& f, const TensorList& inputs,
                const GradcheckOptions& options = {});
 /// The same for second derivatives.

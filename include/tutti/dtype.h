@@ -33,10 +33,10 @@ constexpr bool is_integer(DType t) { return category(t) == Category::integer; }
 /// Only these can carry gradients.
 constexpr bool is_differentiable(DType t) { return is_floating(t) || is_complex(t); }
 
-constexpr size_t size_of(DType t) {
-  constexpr uint8_t sizes[] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 1, 8, 16};
-  return sizes[static_cast<int>(t)];
+namespace detail {
+inline constexpr uint8_t dtype_sizes[] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 1, 8, 16};
 }
+constexpr size_t size_of(DType t) { return detail::dtype_sizes[static_cast<int>(t)]; }
 std::string_view name(DType t);
 inline std::string to_string(DType t) { return std::string(name(t)); }
 std::ostream& operator<<(std::ostream& out, DType t);

@@ -93,7 +93,9 @@ class Index;
 
 struct BackwardOptions {
   bool retain_graph = false;  // keep what nodes saved, so that the graph can be used again
-  bool create_graph = false;  // record the computation of the gradients: gradients of gradients (implies retain_graph)
+  /// Record the computation of the gradients: gradients of gradients (implies retain_graph). A leaf's grad() then holds
+  /// the graph that holds the leaf: zero_grad() when done, or use grad(), or neither is ever freed.
+  bool create_graph = false;
 };
 
 /// A registered hook; `remove()` takes it away again. Dropping the handle leaves the hook in place.

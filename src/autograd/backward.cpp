@@ -71,10 +71,14 @@ Tensor root_gradient(const Tensor& output, const Tensor& given, const char* oper
   if (!given.defined()) {
     check<GradError>(output.numel() == 1, operation,
                      "{} is not a scalar: reduce it (sum, mean) or pass the gradient to start from", output);
+    check<GradError>(!output.is_complex(), operation,
+                     "{} is complex: take a real number of it (abs, real) or pass the gradient to start from", output);
     return ones_like(output).detach();
   }
   check<ShapeError>(given.sizes() == output.sizes(), operation, "the gradient {} does not fit the output {}", given,
                     output);
+  check<DTypeError>(output.is_complex() || !given.is_complex(), operation,
+                    "the gradient {} is complex, and the output {} is not", given, output);
   check<DeviceError>(given.device() == output.device(), operation, "the gradient {} is not where the output {} is",
                      given, output);
   return given.dtype() == output.dtype() ? given : cast(given, output.dtype());
@@ -100,6 +104,7 @@ Tensor owned_gradient(const Tensor& leaf, Tensor gradient, bool recording) {
 }
 
 void add_roots(GraphTask& task, const TensorList& outputs, const TensorList& gradients, const char* operation) {
+  check<GradError>(!outputs.empty(), operation, "no output was given: there is nothing to start from");
   check<GradError>(gradients.empty() || gradients.size() == outputs.size(), operation,
                    "{} gradients were given for {} outputs", gradients.size(), outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i)
@@ -141,6 +146,7 @@ TensorList grad(const TensorList& outputs, const TensorList& inputs, const GradO
 
 TensorList backward_until(const TensorList& roots, const TensorList& gradients, const TensorList& inputs,
                           bool create_graph) {
+  if (roots.empty()) return TensorList(inputs.size());
   GraphTask task({.keep_graph = create_graph, .create_graph = create_graph, .captures_only = false});
   add_roots(task, roots, gradients, "checkpoint");
   for (auto& x : inputs) task.capture(x.defined() ? gradient_edge(x) : Edge());

@@ -74,10 +74,9 @@ bool has_nan(const Tensor& g) {
 const char* origin_of(const Node& node) {
   return node.origin ? node.origin->c_str() : "  (made outside of anomaly mode)\n";
 }
-void check_given(const Node& node, const GradientBuffer& gradients) {
+void check_given(const Node& node, const GradientBuffer& gradients, const char* why) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!has_nan(gradients[i])) continue;
-    constexpr const char* why = "are NaN together (infinities of both signs?), or were given so";
     if (auto* leaf = dynamic_cast<const AccumulateNode*>(&node))
       fail<GradError>("backward", "the gradients that come to the leaf {} {}", leaf->leaf(), why);
     fail<GradError>("backward", "the gradients that come to output {} of '{}' {}. Its forward was called at:\n{}", i,
@@ -222,8 +221,9 @@ void GraphTask::keep_apart(Pending& p) {
 
 void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const NodeRun& how) {
   bool hooks = node.has_hooks() && !how.ends;
-  if (context().modes & kAnomalyMode) [[unlikely]]
-    check_given(node, outputs);
+  const bool anomalies = context().modes & kAnomalyMode;
+  if (anomalies) [[unlikely]]
+    check_given(node, outputs, "are NaN together (infinities of both signs?), or were given so");
   if (!how.ends) node.before(outputs);
   if (hooks) {
     Gradients list(outputs.begin(), outputs.end());
@@ -231,6 +231,8 @@ void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const
     take_changed("register_pre_hook", outputs, list);
     node.hooks().retain.each([&](auto& hook) { hook(list); });
   }
+  if (anomalies) [[unlikely]]
+    check_given(node, outputs, "are NaN after a hook has changed them");
   if (how.seen) how.seen(outputs);
   if (!how.needed) return;
   Gradients seen;
@@ -245,7 +247,7 @@ void run_node(Node& node, GradientBuffer& outputs, GradientBuffer& inputs, const
     node.hooks().after.each([&](auto& hook) { hook(list, seen); });
     take_changed("register_post_hook", inputs, list);
   }
-  if (context().modes & kAnomalyMode) [[unlikely]]
+  if (anomalies) [[unlikely]]
     check_made(node, inputs);
 }
 
@@ -260,7 +262,8 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   GradientBuffer outputs = std::move(p.gradients);
   GradientBuffer inputs(node->edges.size());
   if (any) {
-    if (needed && !options_.keep_graph) node->free_soon();
+    Visit visit(*node, needed && !options_.keep_graph);
+    if (visit.alone()) node->free_soon();
     NodeRun how{.needed = needed, .ends = captured && !options_.captures_only};
     if (captured)
       how.seen = [&](const GradientBuffer& gradients) {
@@ -271,7 +274,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
     if (!tracer || how.ends || !needed ||
         !tracer->node(*node, outputs.span(), inputs.span(), [&] { run_node(*node, outputs, inputs, how); }))
       run_node(*node, outputs, inputs, how);
-    if (needed && !options_.keep_graph) node->free_saved();
+    visit.free_saved();
   } else {
     node->no_gradient();
   }

@@ -53,14 +53,13 @@ class FunctionNode final : public Node {
   FunctionNode(std::shared_ptr<FunctionBase> function, std::string name)
       : function_(std::move(function)), name_(std::move(name)) {
     FunctionAccess::set_node(*function_, this);
+    keeps = true;
   }
   ~FunctionNode() override { FunctionAccess::set_node(*function_, nullptr); }
   std::string name() const override { return name_; }
 
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override {
-    check<GradError>(
-        !freed_, "backward",
-        "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice", name_);
+    if (freed_) freed_already(*this);
     TensorList gradients(outputs.begin(), outputs.end());
     if (!FunctionAccess::accept_undefined(*function_))
       for (size_t i = 0; i < gradients.size(); ++i)
@@ -121,29 +120,31 @@ struct Gate : Function<Gate> {
   TensorList backward(const TensorList& gradients) { return gradients; }
 };
 
-// Finds what a checkpointed function uses beside its inputs (a module's parameters): tensors that require gradients
-// where nothing is recorded were there before. They count as inputs too, so that backward treats them as any others.
+bool contains(const TensorList& list, const Tensor& x) {
+  return std::any_of(list.begin(), list.end(), [&](auto& t) { return t.is_same(x); });
+}
+
+// Finds what a checkpointed function uses beside its arguments (a module's parameters): tensors that require gradients
+// and were there before. They count as inputs too, so that backward treats them as any others. So do the arguments
+// themselves, which the function may also know otherwise: when it runs again, its arguments are others.
 class Captured final : public NestedTracer {
  public:
-  explicit Captured(const TensorList& inputs) : inputs_(inputs) {}
   bool call(const Operator& op, std::span<const Tensor* const> inputs, Attributes attributes,
             std::span<Tensor> outputs) override {
     for (const Tensor* x : inputs) note(*x);
     return outer_ && outer_->call(op, inputs, attributes, outputs);
   }
   void note(const Tensor& x) {
-    if (!x.defined() || !x.requires_grad() || grad_enabled()) return;
-    auto known = [&](const TensorList& list) {
-      return std::any_of(list.begin(), list.end(), [&](const Tensor& t) { return t.is_same(x); });
-    };
+    if (!x.defined() || !x.requires_grad()) return;
+    if (const Node* node = x.grad_node(); grad_enabled() && node && node->sequence > before_) return;  // made inside
     std::lock_guard lock(mutex_);  // the function may use threads
-    if (!known(inputs_) && !known(found_)) found_.push_back(x);
+    if (!contains(found_, x)) found_.push_back(x);
     if (auto* outer = dynamic_cast<Captured*>(outer_)) outer->note(x);
   }
   const TensorList& found() const { return found_; }
 
  private:
-  const TensorList& inputs_;
+  const uint64_t before_ = last_number();
   std::mutex mutex_;
   TensorList found_;
 };
@@ -152,19 +153,22 @@ class Captured final : public NestedTracer {
 struct Checkpoint : Function<Checkpoint> {
   struct Run {
     std::function<TensorList(const TensorList&)> body;
-    size_t count;         // of its inputs
-    TensorList captured;  // what else it uses
+    size_t count;  // of its inputs; what else it uses is saved after them
     Context then;
     Generator::State random;
     TensorList outputs;  // until they are handed out
+    size_t results = 0;
   };
   std::shared_ptr<Run> run;
+  size_t total = 0;
 
   // All that requires gradients is in `inputs`; the function itself has run.
   TensorList forward(const std::shared_ptr<Run>& done, const TensorList& inputs) {
     run = done;
-    for (size_t i = 0; i < run->count; ++i) save(inputs[i]);
+    total = inputs.size();
+    for (auto& x : inputs) save(x);
     accept_undefined_gradients();
+    run->results = run->outputs.size();
     return std::exchange(run->outputs, {});
   }
   TensorList backward(const TensorList& gradients) {
@@ -177,8 +181,11 @@ struct Checkpoint : Function<Checkpoint> {
       inputs.push_back(x);
       stops.push_back(needs_gradient(i) ? x : Tensor());
     }
-    stops.insert(stops.end(), run->captured.begin(), run->captured.end());
+    for (size_t i = run->count; i < total; ++i) stops.push_back(saved(i));
     TensorList outputs = again(inputs), roots, root_gradients;
+    check<GradError>(outputs.size() == run->results, "checkpoint",
+                     "the function gave {} tensors, and {} when backward ran it again: it must do the same both times",
+                     run->results, outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i)
       if (outputs[i].requires_grad() && gradients[i].defined()) {
         roots.push_back(outputs[i]);
@@ -207,16 +214,12 @@ namespace {
 
 uint64_t version_of(const Tensor& x) { return x.defined() && impl(x)->storage ? x.version() : 0; }
 
-bool contains(const TensorList& list, const Tensor& x) {
-  return std::any_of(list.begin(), list.end(), [&](auto& t) { return t.is_same(x); });
-}
-
 // An input that forward wrote has a history that nobody knows, unless forward says so and returns it.
 void check_written(FunctionBase& function, const char* name, const TensorList& inputs, const TensorList& dirty,
                    const TensorList& outputs) {
   auto& versions = FunctionAccess::versions(function);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (version_of(inputs[i]) == versions[i]) continue;
+    if (version_of(inputs[i]) == versions[i] && !contains(dirty, inputs[i])) continue;
     check<GradError>(
         contains(dirty, inputs[i]), readable(name).c_str(),
         "forward wrote to its tensor argument {} ({}) in place: say so with mark_dirty(), or clone() it first", i,
@@ -284,12 +287,15 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
         is_differentiable(out.dtype()) &&
         std::none_of(excluded.begin(), excluded.end(), [&](auto& t) { return t.is_same(originals[i]); });
     if (contains(dirty, out)) {
-      rebase_history(out, Ref<Node>(node.get()), static_cast<uint32_t>(i));
+      if (differentiable)
+        rebase_history(out, Ref<Node>(node.get()), static_cast<uint32_t>(i));
+      else if (is_differentiable(out.dtype()))
+        rebase_history(out, {}, 0);
       continue;
     }
     // A fresh handle: forward may have returned an input as it is, whose own history must stay.
     out = out.detach();
-    impl(out)->function_alias =
+    impl(out)->aliased =
         !FunctionAccess::aliases_allowed(*function) &&
         std::any_of(inputs.begin(), inputs.end(), [&](auto& x) { return x.defined() && x.shares_storage(out); });
     if (!differentiable) continue;
@@ -314,16 +320,22 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
 TensorList checkpoint(std::function<TensorList(const TensorList&)> f, const TensorList& inputs) {
   if (!grad_enabled()) return f(inputs);
   auto run = std::make_shared<Checkpoint::Run>(
-      Checkpoint::Run{std::move(f), inputs.size(), {}, context(), generator().state(), {}});
-  Captured captured(inputs);
+      Checkpoint::Run{std::move(f), inputs.size(), context(), generator().state(), {}});
+  std::vector<uint64_t> versions;
+  for (auto& x : inputs) versions.push_back(version_of(x));
+  Captured captured;
   {
     NoGrad no_grad;
     TraceGuard watching(captured);
     run->outputs = run->body(inputs);
   }
-  run->captured = captured.found();
+  for (size_t i = 0; i < inputs.size(); ++i)
+    check<GradError>(version_of(inputs[i]) == versions[i], "checkpoint",
+                     "the function wrote to its argument {} ({}) in place, which backward, running it again, would do "
+                     "once more; clone() it inside first",
+                     i, inputs[i]);
   TensorList all = inputs;
-  all.insert(all.end(), run->captured.begin(), run->captured.end());
+  all.insert(all.end(), captured.found().begin(), captured.found().end());
   return Checkpoint::apply(run, all);
 }
 Tensor checkpoint(std::function<Tensor(const Tensor&)> f, const Tensor& input) {

@@ -30,12 +30,17 @@ ViewGeometry geometry_of(const TensorImpl* view) {
   return {view->sizes, view->strides, view->offset, view->dtype, view->device};
 }
 
+// Gradients follow a view of the same dtype, and one of complex numbers as pairs or of pairs as complex numbers.
+bool can_follow(DType whole, DType part) {
+  return whole == part || (is_differentiable(whole) && is_differentiable(part) && to_real(whole) == to_real(part));
+}
+
 Tensor part_at_home(const Tensor& whole, const ViewGeometry& g, int64_t shift) {
   if (whole.dtype() == g.dtype) return as_strided(whole, g.sizes, g.strides, g.offset - shift);
   if (is_complex(whole.dtype()) && !is_complex(g.dtype))
     return as_strided(view_as_real(whole), g.sizes, g.strides, g.offset - 2 * shift);
   check<GradError>(
-      is_complex(g.dtype), "backward",
+      can_follow(whole.dtype(), g.dtype), "backward",
       "a view of {} as {} was written in place: gradients cannot follow a change of dtype; clone() the view first",
       whole.dtype(), g.dtype);
   Shape sizes = g.sizes, strides;
@@ -88,8 +93,8 @@ void refresh_view(const TensorImpl* view) {
   EnableGrad guard;
   ViewGeometry g = geometry_of(view);
   uint32_t generation = generation_of(view->base);
-  Tensor fresh = part_of(view->base, g, 0);
-  auto* made = impl(fresh)->autograd;
+  Tensor fresh = can_follow(view->base.dtype(), g.dtype) ? part_of(view->base, g, 0) : Tensor();
+  auto* made = fresh.defined() ? impl(fresh)->autograd : nullptr;
   Ref<Node> node = made ? made->node : Ref<Node>();
   std::lock_guard lock(autograd_mutex(view));  // `node` goes after it: freeing nodes takes such locks
   if (generation_seen(view).load() == generation) return;
@@ -106,52 +111,34 @@ void refresh_view(const TensorImpl* view) {
 // to what the base was before.
 class WrittenPartNode final : public Node {
  public:
-  WrittenPartNode(const Tensor& base, const TensorImpl* view, Ref<Node> inner, uint32_t output)
+  WrittenPartNode(const Tensor& base, const TensorImpl* view, const Ref<Node>& inner, uint32_t output)
       : sizes_(base.sizes()),
         strides_(base.strides()),
         offset_(base.storage_offset()),
-        part_(geometry_of(view)),
-        inner_(std::move(inner)),
-        output_(output) {
+        part_(geometry_of(view)) {
     device = base.device();
     edges.push_back(gradient_edge(base));
-    if (inner_)
-      for (auto& e : inner_->edges) edges.push_back(e);
+    edges.push_back({inner, output});
     number_node(*this);
-    if (inner_) sequence = std::max(sequence, inner_->sequence + 1);
     if (context().modes & kAnomalyMode) note_origin(*this);
   }
-  std::string name() const override { return inner_ ? inner_->name() + " of a part" : "written_part"; }
+  std::string name() const override { return "written_part"; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override {
     Tensor gradient = make_tensor(sizes_, strides_, outputs[0].dtype(), outputs[0].device());
     if (Tracer* tracer = tracing()) tracer->made(gradient);
     gradient.copy_(outputs[0]);
     Tensor part = part_of(gradient, part_, offset_);
-    if (inner_) {
-      GradientBuffer inner_outputs(inner_->outputs), inner_inputs(inner_->edges.size());
-      inner_outputs[output_] = part.clone();
-      DeviceGuard guard(inner_->device);
-      inner_->run(inner_outputs, inner_inputs);
-      for (size_t i = 0; i < inner_inputs.size(); ++i) inputs[i + 1] = std::move(inner_inputs[i]);
-    }
+    if (edges[1].node) inputs[1] = part.clone();
     if (edges[0].node) {
       part.zero_();
       inputs[0] = gradient;
     }
-  }
-  void free_saved() override {
-    if (inner_) inner_->free_saved();
-  }
-  void replace_saved(const Tensor& from, const Tensor& to) override {
-    if (inner_) inner_->replace_saved(from, to);
   }
 
  private:
   Shape sizes_, strides_;
   int64_t offset_;
   ViewGeometry part_;
-  Ref<Node> inner_;
-  uint32_t output_;
 };
 
 }  // namespace
@@ -174,8 +161,8 @@ LeafHooks* leaf_hooks(const Tensor& leaf, bool make) {
   return meta.hooks.get();
 }
 
-bool requires_grad_slow(const TensorImpl* t) {
-  if (t->base.defined() && generation_seen(t).load() != generation_of(t->base)) refresh_view(t);
+bool view_requires_grad(const TensorImpl* t) {
+  if (generation_seen(t).load() != generation_of(t->base)) refresh_view(t);
   return t->autograd && (t->autograd->requires_grad || t->autograd->node);
 }
 
@@ -213,7 +200,7 @@ void rebase_history(const Tensor& t, const Ref<Node>& node, uint32_t output) {
     Tensor base = x->base;
     if (!node && !requires_grad(impl(base))) return;
     set_history(autograd_meta(base), Ref<Node>(make_node<WrittenPartNode>(base, x, node, output).get()), 0);
-    if (x->autograd && x->autograd->retained) requires_grad_slow(x);  // a gradient of what it was is not wanted
+    if (x->autograd && x->autograd->retained) view_requires_grad(x);  // a gradient of what it was is not wanted
     return;
   }
   if (node || x->autograd) set_history(autograd_meta(t), node, output);

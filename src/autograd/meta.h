@@ -54,10 +54,10 @@ LeafHooks* leaf_hooks(const Tensor& leaf, bool make);
 AutogradMeta& autograd_meta(const Tensor& t);
 
 /// Whether gradients flow to t; brings the history of a view up to date.
-bool requires_grad_slow(const TensorImpl* t);
+bool view_requires_grad(const TensorImpl* t);
 inline bool requires_grad(const TensorImpl* t) {
-  if (!t->autograd && !t->base.defined()) return false;
-  return requires_grad_slow(t);
+  if (t->base.defined()) return view_requires_grad(t);
+  return t->autograd && (t->autograd->requires_grad || t->autograd->node);
 }
 /// Where the gradient of t goes: its node, or a leaf's accumulator; empty if it needs none.
 Edge gradient_edge(const Tensor& t);

@@ -40,6 +40,45 @@ void destroy(Node* node) noexcept {
   g.draining = false;
 }
 
+NodeHooks& Node::hooks() {
+  NodeHooks* found = hooks_.load(std::memory_order_acquire);
+  if (found) return *found;
+  auto fresh = std::make_unique<NodeHooks>();
+  if (hooks_.compare_exchange_strong(found, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+  return *found;  // somebody else's
+}
+
+Visit::Visit(Node& node, bool frees) : node_(node) {
+  if (!node.keeps) return;
+  uint32_t seen = node.visits.load(std::memory_order_acquire);
+  while (!(seen & kFreed)) {  // if it was, the node says so where it matters
+    if (seen & kTaken) freed_already(node);
+    bool alone = frees && seen == 0;
+    if (!node.visits.compare_exchange_weak(seen, alone ? kTaken : seen + 1, std::memory_order_acq_rel)) continue;
+    state_ = alone ? State::alone : State::reading;
+    return;
+  }
+}
+
+void Visit::leave(uint32_t then) {
+  if (state_ == State::alone) node_.visits.store(then, std::memory_order_release);
+  if (state_ == State::reading) node_.visits.fetch_sub(1, std::memory_order_release);
+  state_ = State::outside;
+}
+
+void Visit::free_saved() {
+  if (state_ != State::alone) return;
+  node_.free_saved();
+  leave(kFreed);
+}
+
+void freed_already(const Node& node) {
+  fail<GradError>(
+      "backward",
+      "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice",
+      node.name());
+}
+
 void number_node(Node& node) {
   uint64_t highest = last_sequence;
   for (auto& edge : node.edges)
@@ -80,11 +119,7 @@ void SavedTensor::reset() {
 }
 
 Tensor SavedTensor::unpack(const Node& saver) const {
-  if (freed_)
-    fail<GradError>(
-        "backward",
-        "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice",
-        saver.name());
+  if (freed_) freed_already(saver);
   if (!tensor_.defined()) return {};
   const TensorImpl* t = impl(tensor_);
   const Storage* storage = versioned_storage(t);

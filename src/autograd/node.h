@@ -2,6 +2,8 @@
 // those go. Nodes are shared by the tensors they made and by the nodes after them.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -34,9 +36,14 @@ class HookList {
     uint64_t id = shared_->next++;
     shared_->hooks.emplace_back(id, std::move(hook));
     return HookHandle([weak = std::weak_ptr(shared_), id] {
+      std::function<Signature> removed;  // goes after the lock: what it holds may remove others
       if (auto shared = weak.lock()) {
         std::lock_guard lock(shared->mutex);
-        std::erase_if(shared->hooks, [&](auto& h) { return h.first == id; });
+        auto& hooks = shared->hooks;
+        auto found = std::find_if(hooks.begin(), hooks.end(), [&](auto& h) { return h.first == id; });
+        if (found == hooks.end()) return;
+        removed = std::move(found->second);
+        hooks.erase(found);
       }
     });
   }
@@ -72,7 +79,7 @@ class Node : public RefCounted, public memory::Pooled {
   Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
-  virtual ~Node() = default;
+  virtual ~Node() { delete hooks_.load(std::memory_order_relaxed); }
 
   virtual std::string name() const = 0;
   /// Looks at, or changes, the gradients before anything else is done with them.
@@ -91,22 +98,43 @@ class Node : public RefCounted, public memory::Pooled {
   /// Keeps the tensor `to`, another handle on the same memory and history, wherever it kept `from`.
   virtual void replace_saved(const Tensor& /*from*/, const Tensor& /*to*/) {}
 
-  NodeHooks& hooks() {
-    if (!hooks_) hooks_ = std::make_unique<NodeHooks>();
-    return *hooks_;
-  }
-  bool has_hooks() const { return hooks_ != nullptr; }
+  /// Made by whoever asks first, of whatever thread.
+  NodeHooks& hooks();
+  bool has_hooks() const { return hooks_.load(std::memory_order_acquire) != nullptr; }
 
   // Note [Sequence numbers]: a node's number is larger than those of all nodes its edges lead to, so that taking ready
   // nodes by the highest number visits the graph backwards, the latest work first.
   uint64_t sequence = 0;
   Device device;
   uint32_t outputs = 1;
+  bool keeps = false;               // there is something for free_saved() to let go of
+  std::atomic<uint32_t> visits{0};  // see Visit
   SmallVector<Edge, 3> edges;
   std::unique_ptr<std::string> origin;  // in anomaly mode: where it was made
 
- protected:
-  std::unique_ptr<NodeHooks> hooks_;
+ private:
+  std::atomic<NodeHooks*> hooks_{nullptr};
+};
+
+// Note [Passes that meet]: a pass that frees what a node has saved has the node to itself while it is there. Others
+// that only read may be there together. Who comes to a node that is another's gets the error of one that was freed.
+class Visit {
+ public:
+  /// `frees`: it is the last visit, if nobody else is there.
+  Visit(Node& node, bool frees);
+  ~Visit() { leave(0); }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+  bool alone() const { return state_ == State::alone; }
+  /// After the node has run.
+  void free_saved();
+
+ private:
+  enum class State : uint8_t { outside, reading, alone };
+  static constexpr uint32_t kTaken = uint32_t{1} << 30, kFreed = uint32_t{1} << 31;
+  void leave(uint32_t then);
+  Node& node_;
+  State state_ = State::outside;
 };
 
 template <class T, class... Args>
@@ -117,6 +145,8 @@ Ref<T> make_node(Args&&... args) {
 void number_node(Node& node);
 /// The last number that this thread has given.
 uint64_t last_number();
+/// Throws: what the node saved is gone.
+[[noreturn]] void freed_already(const Node& node);
 /// In anomaly mode, remembers the calling place.
 void note_origin(Node& node);
 

@@ -84,26 +84,29 @@ void OperatorNode::replace_saved(const Tensor& from, const Tensor& to) {
 }
 
 void OperatorNode::set_inputs(std::span<const Tensor* const> inputs, std::span<Tensor> copies) {
-  edges.resize(inputs.size());
-  infos_.resize(inputs.size());
-  if (op_->saves_inputs) saved_.resize(inputs.size());
+  edges.reserve(inputs.size());
+  infos_.reserve(inputs.size());
+  keeps = op_->saves_inputs || op_->saves_outputs;
+  if (op_->saves_inputs) saved_.reserve(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& x = *inputs[i];
-    if (!x.defined()) continue;
-    const TensorImpl* t = impl(x);
-    InputInfo& info = infos_[i];
-    info.sizes = t->sizes;
-    info.dtype = t->dtype;
-    info.device = t->device;
-    info.layout = t->layout;
-    info.needed = requires_grad(t);
-    if (info.needed) edges[i] = gradient_edge(x);
-    if (saves(op_->saves_inputs, i)) {
-      if (i < copies.size() && copies[i].defined())
-        saved_[i] = SavedTensor::of_copy(std::move(copies[i]), edges[i], info.needed);
-      else
-        saved_[i] = SavedTensor(x, false);
-    }
+    const TensorImpl* t = x.defined() ? impl(x) : nullptr;
+    bool needed = t && requires_grad(t);
+    if (needed)
+      edges.emplace_back(gradient_edge(x));
+    else
+      edges.emplace_back();
+    if (t)
+      infos_.emplace_back(t->sizes, t->dtype, t->device, t->layout, needed);
+    else
+      infos_.emplace_back();
+    if (!op_->saves_inputs) continue;
+    if (!t || !saves(op_->saves_inputs, i))
+      saved_.emplace_back();
+    else if (i < copies.size() && copies[i].defined())
+      saved_.emplace_back(SavedTensor::of_copy(std::move(copies[i]), edges[i], needed));
+    else
+      saved_.emplace_back(x, false);
   }
 }
 

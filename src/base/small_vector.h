@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace tutti {
@@ -41,7 +42,12 @@ class SmallVector {
   void resize(size_t count) {
     reserve(count);
     T* items = data();
-    while (size_ < count) new (items + size_++) T();
+    for (; size_ < count; ++size_) {
+      if constexpr (std::is_trivially_default_constructible_v<T>)
+        new (items + size_) T();
+      else
+        new (items + size_) T;  // not T(), which would zero all of it first
+    }
     while (size_ > count) items[--size_].~T();
   }
   void reserve(size_t count) {

@@ -375,7 +375,7 @@ class CompiledFunction {
 
   static Tensor with_node(const Tensor& t, CompiledNode& node, const Result& r) {
     Tensor out = t.detach();
-    impl(out)->function_alias = r.aliases;
+    impl(out)->aliased = r.aliases;
     auto& meta = autograd_meta(out);
     meta.node = Ref<Node>(&node);
     meta.output = static_cast<uint32_t>(r.root);

@@ -182,7 +182,7 @@ struct CallState {
 /// The one node of a compiled function.
 class CompiledNode final : public tutti::Node {
  public:
-  CompiledNode(CallState state) : state_(std::move(state)), name_("compiled " + state_.entry->name) {}
+  CompiledNode(CallState state) : state_(std::move(state)), name_("compiled " + state_.entry->name) { keeps = true; }
   std::string name() const override { return name_; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;

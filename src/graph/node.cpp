@@ -143,9 +143,7 @@ void CompiledNode::replace_saved(const Tensor& from, const Tensor& to) {
 }
 
 void CompiledNode::run(GradientBuffer& outputs, GradientBuffer& inputs) {
-  check<GradError>(
-      !freed_, "backward",
-      "the graph at '{}' was already used and freed: pass retain_graph to the first backward to use it twice", name());
+  if (freed_) freed_already(*this);
   bool create_graph = grad_enabled();
   if (live_) return run_live(*live_, outputs, inputs, !create_graph);
   if (!create_graph)

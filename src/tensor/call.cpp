@@ -38,9 +38,16 @@ void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out,
       "NoGrad, or use the out-of-place form",
       out);
   if (t->storage && !t->device.is_meta()) check_readable(out, op.name);
-  check<GradError>(!recording || !t->function_alias, op.name,
-                   "{} is the result of a custom Function that shares memory with one of its arguments; clone() it "
-                   "before writing in place",
+  check<GradError>(!recording || !(t->aliased || (t->base.defined() && impl(t->base)->aliased)), op.name,
+                   "{} shares memory with a tensor whose gradients would not know of this: it is (a view of) the result "
+                   "of a custom Function that gave back an argument, or values() of a sparse tensor; clone() it before "
+                   "writing in place",
+                   out);
+  check<GradError>(!recording || !t->base.defined() || !is_differentiable(t->dtype) || requires_grad(t) ||
+                       !requires_grad(impl(t->base)),
+                   op.name,
+                   "{} is a view that was made inside NoGrad of a tensor that requires a gradient: writing it now would "
+                   "lose that gradient; make the view outside of NoGrad, or write it inside",
                    out);
   check<GradError>(!recording || !t->inference, op.name,
                    "{} was made in inference mode and cannot be written while gradients are "
@@ -91,7 +98,7 @@ bool check_inputs(const Operator& op, std::span<const Tensor* const> inputs, boo
 
 // Everything that only calls with given outputs need: checks, copies of overlapped inputs, a detour through a fresh
 // tensor where the kernel could not write the given one itself.
-struct InPlace {
+struct InPlace : memory::Pooled {
   SmallVector<Tensor, 2> given;
   SmallVector<Tensor, 2> targets;     // what the kernel writes; the caller's own handles may be inputs as well
   SmallVector<Tensor, 2> overlapped;  // owns the copies
@@ -198,9 +205,10 @@ void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes 
 
   bool grad_mode = modes & kGradMode;
   bool recording = check_inputs(op, inputs, grad_mode && op.gradient);
-  std::optional<InPlace> in_place;
+  std::unique_ptr<InPlace> in_place;  // GCC sets all of a std::optional to zero, in every call
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i].defined() && !in_place) in_place.emplace(op, inputs, outputs, specs.span(), grad_mode, recording);
+    if (outputs[i].defined() && !in_place)
+      in_place = std::make_unique<InPlace>(op, inputs, outputs, specs.span(), grad_mode, recording);
   if (in_place) {
     c.inputs = in_place->inputs.span();
     c.outputs = in_place->targets.span();
@@ -235,7 +243,7 @@ void call(const Operator& op, std::span<const Tensor* const> inputs, Attributes 
     for (size_t i = 0; i < outputs.size(); ++i)
       if (!in_place || !in_place->given[i].defined()) impl(outputs[i])->inference = true;
   if (recording)
-    attach(node, outputs, in_place ? &*in_place : nullptr);
+    attach(node, outputs, in_place.get());
   else if (in_place && grad_mode)
     for (auto& out : outputs) rebase_history(out, {}, 0);
 } catch (const MemoryError& e) {  // for what a kernel works with, too

@@ -113,7 +113,7 @@ int64_t wrap_dim(int64_t dim, const Tensor& x, const char* operation) {
 
 void TensorImpl::set_sizes(const Shape& new_sizes) {
   sizes = new_sizes;
-  strides.resize(sizes.size());
+  strides = new_sizes;  // makes room, and sets nothing to zero on the way
   int64_t step = 1, count = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
     strides[d] = step;

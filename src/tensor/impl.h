@@ -22,7 +22,7 @@ struct TensorImpl : detail::Handle, memory::Pooled {
   bool contiguous = true;       // row-major without gaps
   bool number = false;          // made from a C++ number
   bool inference = false;       // made in inference mode
-  bool function_alias = false;  // a custom Function's result that shares memory with its arguments
+  bool aliased = false;         // shares memory with a tensor whose history would not know of a write (see call.cpp)
   Device device;
   int64_t offset = 0;  // in elements
   int64_t numel = 1;

@@ -73,6 +73,16 @@ TEST(Backward, NeedsAScalarOrAGradient) {
   EXPECT_THAT(message_of<GradError>([&] { sum(ones({2})).backward(); }), HasSubstr("does not require a gradient"));
 }
 
+TEST(Backward, RootsThatCannotBe) {
+  Tensor z = complex(ones({1}), ones({1})).requires_grad_(), x = ones({1}).requires_grad_();
+  EXPECT_THAT(message_of<GradError>([&] { (z * 2).backward(); }), HasSubstr("take a real number of it"));
+  (z * 2).backward(z.detach());
+  EXPECT_TRUE(z.grad().defined());
+  EXPECT_THAT(message_of<DTypeError>([&] { (x * 2).backward(z.detach()); }), HasSubstr("is complex, and the output"));
+  EXPECT_THAT(message_of<GradError>([&] { backward({}); }), HasSubstr("nothing to start from"));
+  EXPECT_THAT(message_of<GradError>([&] { grad(TensorList{}, {x}); }), HasSubstr("nothing to start from"));
+}
+
 TEST(Backward, FreedGraphSaysSo) {
   Tensor x = ones({2}, {.requires_grad = true});
   Tensor y = sum(exp(x));
@@ -236,6 +246,27 @@ TEST(Hooks, OnNodesBeforeAndAfter) {
   sum(y).backward();
   EXPECT_EQ(order, (std::vector<std::string>{"before", "after"}));
   EXPECT_EQ(values(x.grad()), (Doubles{7, 7}));
+}
+
+// What a hook holds goes with it, and may take other hooks of the same tensor along.
+TEST(Hooks, MayHoldWhatRemovesOthers) {
+  Tensor x = ones({2}, {.requires_grad = true});
+  int calls = 0;
+  HookHandle other = x.register_hook([&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  });
+  struct Remover {
+    HookHandle handle;
+    ~Remover() { handle.remove(); }
+  };
+  auto remover = std::make_shared<Remover>(other);
+  HookHandle handle = x.register_hook([remover](const Tensor&) { return Tensor(); });
+  remover.reset();
+  handle.remove();
+  handle.remove();  // once is enough
+  x.sum().backward();
+  EXPECT_EQ(calls, 0);
 }
 
 TEST(Hooks, AfterAccumulation) {

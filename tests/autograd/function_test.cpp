@@ -230,5 +230,85 @@ TEST(Checkpoint, HooksOfWhatItUsesRunOnce) {
   EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{100, 100}));
 }
 
+// The function may know its argument by another way too: what it finds when it runs again is not the argument then.
+TEST(Checkpoint, WhoseArgumentIsCapturedToo) {
+  Tensor x = tensor({3.0}, {.dtype = f64, .requires_grad = true});
+  checkpoint([&](const Tensor& a) { return a * x; }, x).sum().backward();
+  EXPECT_EQ(values(x.grad()), (Doubles{6}));
+  Tensor y = x * 2;
+  x.zero_grad();
+  checkpoint([&](const Tensor& a) { return a * y * y; }, y).sum().backward();
+  EXPECT_EQ(values(x.grad()), (Doubles{3 * 6 * 6 * 2}));
+}
+
+// Where the function records by itself, too: what it makes is its own, what it finds is not.
+TEST(Checkpoint, OfAFunctionThatRecords) {
+  Tensor x = tensor({2.0}, {.dtype = f64, .requires_grad = true}),
+         w = tensor({5.0}, {.dtype = f64, .requires_grad = true});
+  auto f = [&](const Tensor& a) {
+    EnableGrad guard;
+    Tensor own = w * w;
+    return a * own;
+  };
+  checkpoint(f, x).sum().backward();
+  EXPECT_EQ(values(x.grad()), (Doubles{25}));
+  EXPECT_EQ(values(w.grad()), (Doubles{20}));
+}
+
+TEST(Checkpoint, WhatItUsesMayNotChange) {
+  Tensor x = ones({2}, {.requires_grad = true}), w = ones({2}, {.requires_grad = true});
+  Tensor y = checkpoint([&](const Tensor& a) { return a * w; }, x);
+  {
+    NoGrad guard;
+    w.fill_(7);
+  }
+  EXPECT_THAT(message_of<VersionError>([&] { y.sum().backward(); }), HasSubstr("'fill_' wrote"));
+  EXPECT_THAT(message_of<GradError>([&] { checkpoint([](const Tensor& a) { return Tensor(a).mul_(2); }, x * 1); }),
+              HasSubstr("wrote to its argument 0"));
+  int runs = 0;
+  TensorList z = checkpoint([&](const TensorList& a) { return ++runs == 1 ? TensorList{a[0] * 2, a[0] * 3} : a; }, {x});
+  EXPECT_THAT(message_of<GradError>([&] { z[0].sum().backward(); }), HasSubstr("gave 2 tensors, and 1 when"));
+}
+
+// Says what it does to its argument, whatever that is.
+struct Marks : Function<Marks> {
+  TensorList forward(Tensor x, bool write, bool give_back, bool differentiable) {
+    if (write) x.mul_(2);
+    mark_dirty(x);
+    if (!differentiable) mark_non_differentiable(x);
+    return {give_back ? x : x.clone()};
+  }
+  TensorList backward(const TensorList& g) { return {g[0] * 2}; }
+};
+
+TEST(Function, MarkedDirty) {
+  Tensor p = ones({2}, {.requires_grad = true});
+  Tensor x = p * 1;
+  EXPECT_THAT(message_of<GradError>([&] { Marks::apply(x, false, false, true); }), HasSubstr("forward must return it"));
+  EXPECT_TRUE(Marks::apply(x, false, true, true)[0].is_same(x));  // marked, and not written after all
+  x.sum().backward();
+  EXPECT_EQ(values(p.grad()), (Doubles{2, 2}));
+  Tensor y = p * 1;
+  Marks::apply(y, true, true, false);
+  EXPECT_FALSE(y.requires_grad());  // what it was is gone, what it is has no gradient
+}
+
+TEST(Gradcheck, OfSparseInputs) {
+  Tensor s = sparse_coo(tensor({{0, 1, 1}, {2, 0, 0}}, {i64}), tensor({1.0, 2.0, 3.0}, {f64}), {2, 3}).requires_grad_();
+  Tensor d = rand({3, 2}, {.dtype = f64, .requires_grad = true});
+  auto f = [](const TensorList& xs) { return TensorList{square(mm(xs[0], xs[1])), to_dense(xs[0] * 2)}; };
+  EXPECT_TRUE(gradcheck(f, {s, d}));
+  EXPECT_TRUE(gradgradcheck(f, {s, d}));
+  auto wrong = [](const TensorList& xs) { return TensorList{WrongGradient::apply(to_dense(xs[0]))}; };
+  EXPECT_FALSE(gradcheck(wrong, {s}, {.throw_on_failure = false}));
+}
+
+TEST(Gradcheck, OfWhatHasNoGradient) {
+  Tensor x = rand({3}, {.dtype = f64, .requires_grad = true});
+  auto f = [](const TensorList& xs) { return TensorList{xs[0].detach()}; };
+  EXPECT_FALSE(gradcheck(f, {x}, {.throw_on_failure = false}));
+  EXPECT_THAT(message_of<GradError>([&] { gradcheck(f, {x}); }), HasSubstr("no output depends"));
+}
+
 }  // namespace
 }  // namespace tutti

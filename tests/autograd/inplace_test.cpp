@@ -178,5 +178,65 @@ TEST(Storage, ResizedToNothingAndBack) {
   EXPECT_EQ(v.sum().item<double>(), 10);
 }
 
+// Views of another kind of numbers: gradients cannot follow a write there, and say so only if it happens.
+TEST(InPlace, ThroughViewsThatGradientsCannotFollow) {
+  Tensor x = ones({4}).requires_grad_(), base = x * 1;
+  Tensor bits = base.view_dtype(DType::i32);
+  base.mul_(3);
+  EXPECT_FALSE(bits.requires_grad());
+  EXPECT_EQ(bits[0].item<int>(), 0x40400000);
+  base.sum().backward();
+  EXPECT_EQ(values(x.grad()), (Doubles{3, 3, 3, 3}));
+  Tensor other = x * 1;
+  other.view_dtype(DType::i32).fill_(0);
+  EXPECT_THAT(message_of<GradError>([&] { other.sum().backward(); }), HasSubstr("cannot follow a change of dtype"));
+}
+
+TEST(InPlace, AViewMadeInsideNoGradIsNotWrittenOutside) {
+  Tensor x = ones({4}).requires_grad_(), base = x * 1, view;
+  {
+    NoGrad guard;
+    view = base.narrow(0, 0, 2);
+    view.mul_(2);
+  }
+  EXPECT_EQ(values(base), (Doubles{2, 2, 1, 1}));
+  Tensor plain = zeros({4}), part;
+  {
+    NoGrad guard;
+    part = plain.narrow(0, 0, 2);
+  }
+  part.copy_(x.narrow(0, 0, 2));  // there was no gradient to lose
+  plain.sum().backward();
+  EXPECT_EQ(values(x.grad()), (Doubles{1, 1, 0, 0}));
+}
+
+TEST(InPlace, WhatSharesMemoryWithoutAHistoryIsRefused) {
+  Tensor values_of = tensor({1.0, 2.0}).requires_grad_() * 1;
+  Tensor s = sparse_coo(tensor({{0, 2}}, {i64}), values_of, {3});
+  EXPECT_THAT(message_of<GradError>([&] { s.values().mul_(2); }), HasSubstr("values() of a sparse tensor"));
+  EXPECT_THAT(message_of<GradError>([&] { s.values().narrow(0, 0, 1).mul_(2); }), HasSubstr("clone() it"));
+  Tensor dense = to_dense(s);
+  values_of.mul_(2);  // the sparse tensor's own memory
+  EXPECT_THAT(message_of<VersionError>([&] { dense.sum().backward(); }), HasSubstr("'mul' wrote"));
+}
+
+// The operator that wrote a part is a node like any other: its hooks run, and it is named.
+TEST(InPlace, TheWriterOfAPartIsInTheGraph) {
+  Tensor x = ones({4}).requires_grad_(), w = ones({2}).requires_grad_(), base = x * 1;
+  base.narrow(0, 1, 2).mul_(w * 3);
+  auto next = next_nodes(*base.grad_node());
+  ASSERT_EQ(next.size(), 2u);
+  EXPECT_EQ(node_name(*next[1]), "mul");
+  int ran = 0;
+  register_post_hook(*next[1], [&](Gradients& g, const Gradients&) {
+    ++ran;
+    g[1] = g[1] * 10;
+  });
+  base.sum().backward();
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(values(w.grad()), (Doubles{30, 30}));
+  EXPECT_EQ(values(x.grad()), (Doubles{1, 3, 3, 1}));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -180,5 +180,37 @@ TEST(LocalRank, IsAmongThoseOfTheHost) {
   });
 }
 
+// What backward needs and a collective has overwritten is an error that names the collective.
+TEST_P(Arguments, WritesAreCounted) {
+  spawn(2, [] {
+    Tensor w = ones({4}, {.requires_grad = true}), x = ones({4}), y = ones({4}), all = ones({8}),
+           gaps = ones({4, 2}).t();
+    auto culprit = [&](const Tensor& used, auto write) {
+      Tensor z = (w * used).sum();
+      write();
+      return message_of<VersionError>([&] { z.backward(); });
+    };
+    EXPECT_THAT(culprit(x, [&] { all_reduce(x); }), HasSubstr("'all_reduce' wrote"));
+    EXPECT_THAT(culprit(x, [&] { all_reduce_async(x).wait(); }), HasSubstr("'all_reduce' wrote"));
+    EXPECT_THAT(culprit(all.narrow(0, 0, 4), [&] { all_gather(all, y); }), HasSubstr("'all_gather' wrote"));
+    EXPECT_THAT(culprit(gaps[0], [&] { all_reduce(gaps); }), HasSubstr("' wrote"));
+    for (bool async : {false, true}) {
+      TensorList written = {x, all, gaps};
+      std::vector<uint64_t> before;
+      for (auto& t : written) before.push_back(t.version());
+      std::vector<Work> works;
+      {
+        PreserveVersion guard;
+        if (async)
+          works = {all_reduce_async(x), all_gather_async(all, y), all_reduce_async(gaps)};
+        else
+          all_reduce(x), all_gather(all, y), all_reduce(gaps);
+      }
+      for (Work& work : works) work.wait();
+      for (size_t i = 0; i < written.size(); ++i) EXPECT_EQ(written[i].version(), before[i]) << i << async;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tutti

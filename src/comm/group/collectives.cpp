@@ -153,21 +153,27 @@ struct Draft {
                           std::max(call.out.size(), copy_back.size()));
   }
 
-  static void finish(const std::vector<std::pair<Tensor, Tensor>>& copy_back, const TensorList& written) {
-    NoGrad guard;
-    for (auto [to, from] : copy_back) to.copy_(from);
-    for (const Tensor& t : written) t.set_version(t.version() + 1);
+  /// What is to be done when the call has ended.
+  std::function<void()> finish() const {
+    const uint32_t preserve = context().modes & kPreserveVersion;  // of who begins the call, whoever ends it
+    return [copy_back = copy_back, written = written(), keep = keep, name = comm::name(call.kind), preserve] {
+      NoGrad guard;
+      ModeGuard versions(preserve, preserve ^ kPreserveVersion);
+      for (auto [to, from] : copy_back) to.copy_(from);
+      for (const Tensor& t : written) impl(t)->storage->wrote(name);
+    };
   }
   void run() {
     NoGrad guard;
     check_apart();
+    auto done = finish();
     group->run(std::move(call), timeout);
-    finish(copy_back, written());
+    done();
   }
   std::shared_ptr<WorkState> work() const {
     auto work = std::make_shared<WorkState>();
     work->set_timeout(timeout);
-    work->finish = [copy_back = copy_back, written = written(), keep = keep] { finish(copy_back, written); };
+    work->finish = finish();
     return work;
   }
   Work start() {
@@ -178,7 +184,7 @@ struct Draft {
     comm::Watch::instance().add(work, group->group);
     return Work(work, group->group);
   }
-  // What was written in place, whose version must say so.
+  // What is written in place, whose version must say so.
   TensorList written() const {
     TensorList list;
     for (const Tensor& t : keep)
@@ -209,8 +215,9 @@ bool run_directly(comm::Call& call, const Tensor& x, const Options& o) {
   if (call.kind == Kind::all_reduce) call.in.push_back(piece);
   call.recorded = comm::marks().recorded;
   call.purpose = comm::marks().purpose;
+  const char* name = comm::name(call.kind);
   group->run(std::move(call), comm::bounded(o.timeout.value_or(group->group->timeout())));
-  if (writes && piece.count) x.set_version(x.version() + 1);
+  if (writes && piece.count) impl(x)->storage->wrote(name);
   return true;
 }
 

@@ -65,9 +65,10 @@ const Operator sparse_coo_op{
         },
     .gradient =
         [](GradientCall& c) {
+          c.input(1);  // whose memory the result shares: not if it was written since
           if (c.needs(1)) c.set(1, sparse_gather(c.grad(), c.input(0)));
         },
-    .saves_inputs = 1,
+    .saves_inputs = 3,
     .dynamic_shape = true,
     .sparse = true,
 };
@@ -362,7 +363,9 @@ Tensor coalesce(const Tensor& x) {
 
 Tensor sparse_values(const Tensor& x) {
   check_sparse(x, "values");
-  return call(sparse_values_op, {&x});
+  Tensor values = call(sparse_values_op, {&x});
+  impl(values)->aliased = values.requires_grad();
+  return values;
 }
 
 Tensor sparse_indices(const Tensor& x) {

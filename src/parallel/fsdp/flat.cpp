@@ -82,6 +82,7 @@ void ShardFlat::move_shards(const GroupMemoryOptions& memory) {
 
 void ShardFlat::start_gather(const CollectiveOptions& options) {
   NoGrad guard;
+  PreserveVersion preserve;  // what is saved may be asked for its version meanwhile
   check_shards();
   whole_.resize_storage(static_cast<size_t>(total_) * whole_.element_size());
   sent_ = shard_.dtype() == whole_.dtype() ? shard_ : shard_.to(whole_.dtype());
