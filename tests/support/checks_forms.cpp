@@ -30,9 +30,26 @@ TensorList arranged(In inputs, Arrangement arrangement) {
   return any ? list : TensorList();
 }
 
+bool has_images(const std::vector<Sample>& samples) {
+  for (auto& sample : samples)
+    for (const Input& input : sample)
+      if (input.sizes.size() >= 4 && input.role == Input::values) return true;
+  return false;
+}
+
+// Images can be channels-last: the samples, and one of images where there is none and the row takes one.
 std::vector<Sample> samples_for_layouts(const Row& row) {
   auto samples = row.all_samples();
-  if (row.pointwise()) samples.push_back(row.sample_of({2, 3, 2, 2}));
+  if (row.pointwise()) {
+    samples.push_back(row.sample_of({2, 3, 2, 2}));
+  } else if (!has_images(samples) && samples[0].size() == 1 && samples[0][0].role == Input::values) {
+    Sample images = {value({2, 3, 2, 2}, samples[0][0].domain)};
+    try {
+      row.body(make_inputs(images, row.main_dtype()));
+      samples.push_back(images);
+    } catch (const Error&) {
+    }
+  }
   return samples;
 }
 
@@ -198,72 +215,99 @@ void check_elements(const Row& row, const Shape& sizes) {
   }
 }
 
+// ---- Layouts
+
+// The row's own, and those that are converted as they are gathered. Rows that draw give other numbers in each.
+std::vector<DType> dtypes_for_layouts(const Row& row, bool all) {
+  std::vector<DType> list = {row.main_dtype()};
+  for (int t = 0; t < kDTypes && !row.draws; ++t) {
+    auto dtype = static_cast<DType>(t);
+    bool wanted = all || dtype == f32 || dtype == bf16 || dtype == c64 || dtype == i32 || dtype == boolean;
+    if (wanted && dtype != list[0] && row.takes_dtype(dtype)) list.push_back(dtype);
+  }
+  return list;
+}
+
+double looseness(const Row& row, DType dtype) {
+  return row.looseness * (dtype == bf16 || dtype == f16 ? row.half_looseness : 1);
+}
+
+void check_meta_of(const Row& row, const Sample& sample, DType dtype, Arrangement a) {
+  TensorList inputs = arranged(make_inputs(sample, dtype), a), copies;
+  if (inputs.empty()) return;
+  SCOPED_TRACE(describe_all(inputs));
+  for (auto& x : inputs) copies.push_back(on_meta(x));
+  if (row.shape_from_values && !row.meta_bounds) {
+    EXPECT_THROW(row.body(copies), DeviceError);
+    return;
+  }
+  TensorList expected = row.body(inputs), outputs = row.body(copies);
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_TRUE(outputs[i].device().is_meta()) << "output " << i << " is on " << outputs[i].device().str();
+    if (!row.meta_bounds) {
+      EXPECT_TRUE(same_form(outputs[i], expected[i])) << "output " << i;
+      continue;
+    }
+    EXPECT_EQ(outputs[i].dtype(), expected[i].dtype());
+    ASSERT_EQ(outputs[i].dim(), expected[i].dim());
+    for (int64_t d = 0; d < outputs[i].dim(); ++d) EXPECT_GE(outputs[i].size(d), expected[i].size(d));
+  }
+}
+
+void check_layout(const Row& row, const Sample& sample, DType dtype, Arrangement a) {
+  TensorList inputs = arranged(make_inputs(sample, dtype), a), plain;
+  if (inputs.empty()) return;
+  SCOPED_TRACE(std::string(name(a)) + ": " + describe_all(inputs));
+  for (auto& x : inputs) plain.push_back(x.clone(MemoryFormat::contiguous));
+  if (is_differentiable(dtype) && row.has_gradient && (!is_complex(dtype) || row.complex_gradient)) {
+    inputs = as_leaves(inputs, sample);
+    plain = as_leaves(plain, sample);
+  }
+  TensorList outputs, expected;
+  try {
+    expected = row.body(plain);
+  } catch (const Error& e) {  // what repeats has other values, which may be indices out of order
+    EXPECT_TRUE(a == Arrangement::expanded) << e.what();
+    EXPECT_THROW(row.body(inputs), Error);
+    return;
+  }
+  try {
+    outputs = row.body(inputs);
+  } catch (const Error& e) {
+    EXPECT_TRUE((row.needs_contiguous || row.shows_layout) && a != Arrangement::contiguous) << e.what();
+    EXPECT_EQ(e.operation(), row.operator_name());
+    return;
+  }
+  if (row.shows_layout && a != Arrangement::contiguous) {
+    for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i].sizes(), expected[i].sizes());
+    return;
+  }
+  auto tolerance = [&](DType t) { return dtype == row.main_dtype() ? 1e-13 : precision(t) * looseness(row, dtype); };
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_EQ(name(outputs[i].dtype()), name(expected[i].dtype()));
+    EXPECT_TRUE(close(outputs[i], expected[i], tolerance(outputs[i].dtype()))) << "output " << i;
+  }
+  TensorList got = weighted_gradients(outputs, inputs), wanted = weighted_gradients(expected, plain);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], wanted[i], tolerance(dtype))) << "gradient " << i;
+}
+
 }  // namespace
 
 void check_meta(const Row& row) {
-  for (const Sample& sample : samples_for_layouts(row))
-    for (Arrangement a :
-         {Arrangement::contiguous, Arrangement::transposed, Arrangement::stepped, Arrangement::channels_last}) {
-      if (row.needs_contiguous && a != Arrangement::contiguous) continue;
-      TensorList inputs = arranged(make_inputs(sample, row.main_dtype()), a), copies;
-      if (inputs.empty()) continue;
-      SCOPED_TRACE(describe_all(inputs));
-      for (auto& x : inputs) copies.push_back(on_meta(x));
-      if (row.shape_from_values && !row.meta_bounds) {
-        EXPECT_THROW(row.body(copies), DeviceError);
-        continue;
-      }
-      TensorList expected = row.body(inputs), outputs = row.body(copies);
-      ASSERT_EQ(outputs.size(), expected.size());
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        EXPECT_TRUE(outputs[i].device().is_meta()) << "output " << i << " is on " << outputs[i].device().str();
-        if (!row.meta_bounds) {
-          EXPECT_TRUE(same_form(outputs[i], expected[i])) << "output " << i;
-          continue;
-        }
-        EXPECT_EQ(outputs[i].dtype(), expected[i].dtype());
-        ASSERT_EQ(outputs[i].dim(), expected[i].dim());
-        for (int64_t d = 0; d < outputs[i].dim(); ++d) EXPECT_GE(outputs[i].size(d), expected[i].size(d));
-      }
-    }
+  for (DType dtype : dtypes_for_layouts(row, true))
+    for (const Sample& sample : samples_for_layouts(row))
+      for (Arrangement a :
+           {Arrangement::contiguous, Arrangement::transposed, Arrangement::stepped, Arrangement::channels_last})
+        if (!row.needs_contiguous || a == Arrangement::contiguous) check_meta_of(row, sample, dtype, a);
 }
 
 void check_layouts(const Row& row) {
-  for (const Sample& sample : samples_for_layouts(row))
-    for (Arrangement a : kArrangements) {
-      TensorList inputs = arranged(make_inputs(sample, row.main_dtype()), a), plain;
-      if (inputs.empty()) continue;
-      SCOPED_TRACE(std::string(name(a)) + ": " + describe_all(inputs));
-      for (auto& x : inputs) plain.push_back(x.clone(MemoryFormat::contiguous));
-      if (can_differentiate(row)) {
-        inputs = as_leaves(inputs, sample);
-        plain = as_leaves(plain, sample);
-      }
-      TensorList outputs, expected;
-      try {
-        expected = row.body(plain);
-      } catch (const Error& e) {  // what repeats has other values, which may be indices out of order
-        EXPECT_TRUE(a == Arrangement::expanded) << e.what();
-        EXPECT_THROW(row.body(inputs), Error);
-        continue;
-      }
-      try {
-        outputs = row.body(inputs);
-      } catch (const Error& e) {
-        EXPECT_TRUE((row.needs_contiguous || row.shows_layout) && a != Arrangement::contiguous) << e.what();
-        EXPECT_EQ(e.operation(), row.operator_name());
-        continue;
-      }
-      if (row.shows_layout && a != Arrangement::contiguous) {
-        for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i].sizes(), expected[i].sizes());
-        continue;
-      }
-      ASSERT_EQ(outputs.size(), expected.size());
-      for (size_t i = 0; i < outputs.size(); ++i) EXPECT_TRUE(close(outputs[i], expected[i], 1e-13)) << "output " << i;
-      TensorList got = weighted_gradients(outputs, inputs), wanted = weighted_gradients(expected, plain);
-      ASSERT_EQ(got.size(), wanted.size());
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], wanted[i], 1e-13)) << "gradient " << i;
-    }
+  for (DType dtype : dtypes_for_layouts(row, false))
+    for (const Sample& sample : samples_for_layouts(row))
+      for (Arrangement a : kArrangements) check_layout(row, sample, dtype, a);
 }
 
 void check_forms(const Row& row) {

@@ -192,11 +192,13 @@ bool add_rows(std::vector<Row> rows) {
       r.body = seeded(std::move(r.body));
       r.reference_body = seeded(std::move(r.reference_body));
       r.in_place = seeded(std::move(r.in_place));
+      r.creation = seeded(std::move(r.creation));
     }
     stored_rows().push_back(std::move(r));
     const Row& row = stored_rows().back();
     register_test("OperatorGolden", check_golden, row, index);
     register_test("OperatorForms", check_forms, row, index);
+    if (row.creation) register_test("OperatorCreation", check_created, row, index);
     if (row.samples.empty() && !row.pointwise()) continue;
     register_test("OperatorMeta", check_meta, row, index);
     register_test("OperatorCompiled", check_compiled, row, index);

@@ -79,6 +79,9 @@ struct Row {
   bool shows_layout = false, draws = false;
   std::vector<std::string> other_names;
   bool fixed_dtype = false, sees_bytes = false, bools_apart = false, signed_zeros = true, ignores_devices = false;
+  bool integers_become_i64 = false;
+  std::function<bool(In)> gradient_is_constant;  // undefined: never
+  std::function<Out(const Options&)> creation;
   std::vector<DType> refused;
   double looseness = 1, half_looseness = 1;
 
@@ -89,6 +92,8 @@ struct Row {
   Row& chooses_dtype() { return fixed_dtype = true, *this; }
   /// The result shows how values are stored: another dtype gives another result.
   Row& shows_bytes() { return sees_bytes = true, *this; }
+  /// Small integers, and bools, have results in i64: sums, products.
+  Row& widens_integers() { return integers_become_i64 = true, *this; }
   /// Bools are not treated as the integers 0 and 1.
   Row& bools_differ() { return bools_apart = true, *this; }
   /// The domains of a pointwise operator's inputs.
@@ -101,6 +106,12 @@ struct Row {
   /// Differentiable for real inputs only.
   Row& real_gradient() { return complex_gradient = false, *this; }
   Row& no_second_gradient() { return has_second_gradient = false, *this; }
+  /// The gradient depends on neither the inputs nor the output's gradient, so there is none of it: that of rounding.
+  Row& constant_gradient(std::function<bool(In)> where = [](In) { return true; }) {
+    return gradient_is_constant = std::move(where), *this;
+  }
+  /// An operator that makes tensors from options: its results in every dtype, and on meta.
+  Row& creates(std::function<Out(const Options&)> f) { return creation = std::move(f), *this; }
   /// The shape of the result depends on values: meta tensors are refused.
   Row& dynamic() { return shape_from_values = true, *this; }
   /// The same, but meta tensors tell how large the result can be at most.
@@ -182,11 +193,15 @@ void check_forms(const Row& row);
 void check_edges(const Row& row);
 void check_empty(const Row& row);
 void check_special(const Row& row);
+void check_created(const Row& row);
 void check_errors(const Row& row);
 void check_compiled(const Row& row);
 
 // ---- What they share.
 
+/// The files of goldens whose cases are rows: all but those that the tests of modules and optimizers read themselves.
+const std::vector<std::string>& row_goldens();
+inline const std::vector<std::string> other_goldens = {"layers", "layers_sequences", "curves", "optim"};
 /// Where the generator begins for rows that draw.
 inline constexpr uint64_t kRowSeed = 7;
 /// Copies that are leaves, those of differentiable dtype wanting gradients unless the sample says that they are

@@ -9,15 +9,15 @@ const bool arithmetic = add_rows({
     POINTWISE(sub).takes(kNumber & ~kBool),
     POINTWISE(mul).takes(kNumber),
     POINTWISE(div).takes(kNumber).on({{-2, 2}, {0.5, 2}}),
-    POINTWISE(floor_divide).on({{-5, 5}, {0.5, 3}}),
-    POINTWISE(trunc_divide).on({{-5, 5}, {0.5, 3}}),
+    POINTWISE(floor_divide).on({{-5, 5}, {0.5, 3}}).constant_gradient(),
+    POINTWISE(trunc_divide).on({{-5, 5}, {0.5, 3}}).constant_gradient(),
     POINTWISE(remainder).on({{-5, 5}, {0.6, 2.5}}),
     POINTWISE(fmod).on({{-5, 5}, {0.6, 2.5}}),
     POINTWISE(neg).takes(kNumber & ~kBool),
     POINTWISE(reciprocal).takes(kNumber).on({{0.5, 2}}),
     POINTWISE(square).takes(kNumber),
     POINTWISE(abs).takes(kNumber),
-    POINTWISE(sign).keeps_nan().any_zero(),
+    POINTWISE(sign).keeps_nan().any_zero().constant_gradient(),
     POINTWISE(pow).takes(kNumber).on({{0.3, 2}, {-2, 2}}),
     POINTWISE(maximum).any_zero(),
     POINTWISE(minimum).any_zero(),
@@ -45,10 +45,10 @@ const bool arithmetic = add_rows({
 });
 
 const bool rounding = add_rows({
-    POINTWISE(floor).on({{-3, 3}}),
-    POINTWISE(ceil).on({{-3, 3}}),
-    POINTWISE(round).on({{-3, 3}}),
-    POINTWISE(trunc).on({{-3, 3}}),
+    POINTWISE(floor).on({{-3, 3}}).constant_gradient(),
+    POINTWISE(ceil).on({{-3, 3}}).constant_gradient(),
+    POINTWISE(round).on({{-3, 3}}).constant_gradient(),
+    POINTWISE(trunc).on({{-3, 3}}).constant_gradient(),
     POINTWISE(frac).on({{-3, 3}}),
 });
 

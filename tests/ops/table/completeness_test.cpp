@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -22,18 +24,15 @@ const std::map<std::string, std::string> covered_elsewhere = {
     {"empty", "its values are undefined"},
     {"empty_strided", "its values are undefined"},
     {"empty_like", "its values are undefined"},
-    {"zeros", "as zeros_like"},
-    {"ones", "as ones_like"},
-    {"full", "as full_like"},
     {"broadcast_shapes", "takes shapes; under broadcast_tensors and every binary row"},
     {"equal", "gives a bool: tests/ops"},
     {"allclose", "gives a bool: tests/ops"},
-    {"max_pool1d_with_indices", "under max_pool1d"},
-    {"max_pool2d_with_indices", "under max_pool2d"},
-    {"max_pool3d_with_indices", "under max_pool3d"},
-    {"adaptive_max_pool1d_with_indices", "under adaptive_max_pool1d"},
-    {"adaptive_max_pool2d_with_indices", "under adaptive_max_pool2d"},
-    {"adaptive_max_pool3d_with_indices", "under adaptive_max_pool3d"},
+    {"max_pool1d_with_indices", "beside max_pool1d"},
+    {"max_pool2d_with_indices", "beside max_pool2d"},
+    {"max_pool3d_with_indices", "beside max_pool3d"},
+    {"adaptive_max_pool1d_with_indices", "beside adaptive_max_pool1d"},
+    {"adaptive_max_pool2d_with_indices", "beside adaptive_max_pool2d"},
+    {"adaptive_max_pool3d_with_indices", "beside adaptive_max_pool3d"},
     {"unique", "gives several results: tests/ops/forms_test.cpp"},
     {"same_pads", "takes shapes: tests/ops/conv_test.cpp"},
 };
@@ -59,7 +58,7 @@ std::map<std::string, int> overloads_in(const std::string& path) {
     }
     if (line.starts_with("inline ")) line.erase(0, 7);
     for (const char* result : {"Tensor ", "Tensor& ", "TensorList ", "ValuesIndices ", "ValuesIndices& ", "Shape ",
-                               "bool ", "RnnResult ", "LstmResult ", "Unique "}) {
+                               "bool ", "RnnResult ", "LstmResult ", "Unique ", "BatchStatistics "}) {
       size_t start = std::string(result).size(), end = line.find('(');
       if (short_form || !line.starts_with(result) || end == std::string::npos) continue;
       std::string name = line.substr(start, end - start);
@@ -70,6 +69,19 @@ std::map<std::string, int> overloads_in(const std::string& path) {
     short_form = false;
   }
   return names;
+}
+
+// Functions of tensors that a header declares with a result that overloads_in() does not know.
+std::vector<std::string> unread_in(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  auto names = overloads_in(path);
+  for (std::string line; std::getline(file, line);) {
+    size_t end = line.find("(const Tensor"), start = line.rfind(' ', end);
+    if (end == std::string::npos || start == std::string::npos || line[0] == ' ' || line[0] == '/') continue;
+    if (!names.contains(line.substr(start + 1, end - start - 1))) lines.push_back(line);
+  }
+  return lines;
 }
 
 // The operator of a form in place or into outputs; of others the name itself.
@@ -88,20 +100,16 @@ std::set<std::string> declared_in(const std::string& path) {
   return operators;
 }
 
-constexpr const char* headers[] = {"include/tutti/pointwise/functions.h",
-                                   "include/tutti/ops.h",
-                                   "include/tutti/ops/conv.h",
-                                   "include/tutti/ops/pool.h",
-                                   "include/tutti/ops/norm.h",
-                                   "include/tutti/ops/loss.h",
-                                   "include/tutti/ops/attention.h",
-                                   "include/tutti/ops/embedding.h",
-                                   "include/tutti/ops/rnn.h",
+std::vector<std::string> headers() {
+  std::vector<std::string> list = {"include/tutti/pointwise/functions.h", "include/tutti/ops.h",
                                    "include/tutti/random.h"};
+  for (auto& file : std::filesystem::directory_iterator("include/tutti/ops")) list.push_back(file.path());
+  return list;
+}
 
 std::map<std::string, int> all_overloads() {
   std::map<std::string, int> all;
-  for (const char* header : headers)
+  for (const std::string& header : headers())
     for (auto& [name, count] : overloads_in(header)) all[name] += count;
   return all;
 }
@@ -110,7 +118,10 @@ TEST(OperatorTable, HasEveryOperator) {
   std::set<std::string> rows;
   for (const Row& r : all_rows()) rows.insert(r.operator_name());
   size_t found = 0;
-  for (const char* header : headers)
+  for (const std::string& header : headers()) {
+    for (const std::string& line : unread_in(header))
+      ADD_FAILURE() << header << " declares\n  " << line
+                    << "\nwhose result this test does not know: add it to overloads_in()";
     for (const std::string& name : declared_in(header)) {
       ++found;
       EXPECT_TRUE(rows.contains(name) || covered_elsewhere.contains(name))
@@ -118,6 +129,7 @@ TEST(OperatorTable, HasEveryOperator) {
       EXPECT_FALSE(rows.contains(name) && covered_elsewhere.contains(name))
           << name << " has a row: take it off the list";
     }
+  }
   EXPECT_GT(found, 200u) << "the headers are written in a way that this test cannot read";
 }
 
@@ -146,16 +158,21 @@ TEST(OperatorTable, HasATestForEveryForm) {
     EXPECT_TRUE(file.good()) << path;
     text.append(std::istreambuf_iterator<char>(file), {});
   }
+  // A call of that name, not of one that ends so.
+  auto count_of = [&](const std::string& name) {
+    int found = 0;
+    for (size_t at = 0; (at = text.find(name + "(", at)) != std::string::npos; ++at)
+      found += at == 0 || (!std::isalnum(text[at - 1]) && text[at - 1] != '_');
+    return found;
+  };
   auto declared = overloads_in("include/tutti/ops.h");
   int forms = 0, symbols = 0;
   for (auto& [name, count] : declared) {
     if (name.starts_with("operator")) {
-      int found = 0;
-      for (size_t at = 0; (at = text.find(name + "(", at)) != std::string::npos; ++at) ++found;
-      EXPECT_GE(found, count) << name << " has fewer tests than overloads";
+      EXPECT_GE(count_of(name), count) << name << " has fewer tests than overloads";
       ++symbols;
     } else if (operator_of(name, declared) != name) {
-      EXPECT_NE(text.find(name + "("), std::string::npos) << name << " is in no test of forms";
+      EXPECT_GT(count_of(name), 0) << name << " is in no test of forms";
       ++forms;
     }
   }
@@ -171,9 +188,9 @@ TEST(OperatorTable, HasNoRowTwice) {
 TEST(OperatorTable, HasARowForEveryGolden) {
   std::set<std::string> names;
   for (const Row& r : all_rows()) names.insert(r.name);
-  for (const char* name :
-       {"pointwise", "special", "operators", "nn_conv", "nn_pool", "nn_norm", "loss", "attention", "embedding", "rnn"})
-    for (const std::string& key : Npz("tests/golden/" + std::string(name) + ".npz").keys())
+  EXPECT_GE(row_goldens().size(), 10u);
+  for (const std::string& name : row_goldens())
+    for (const std::string& key : Npz("tests/golden/" + name + ".npz").keys())
       EXPECT_TRUE(names.contains(key.substr(0, key.find('/'))))
           << key << " in " << name << ".npz is compared with nothing";
 }
@@ -225,12 +242,14 @@ TEST(Goldens, AreNamedByTheirTests) {
     const char* name;
     std::vector<const char*> tests;
   };
+  std::vector<std::string> read;
   for (const Golden& golden : {Golden{"layers", {"tests/nn/layers_test.cpp"}},
                                {"layers_sequences", {"tests/nn/sequences_test.cpp"}},
                                {"curves", {"tests/nn/curves_test.cpp"}},
                                {"optim",
                                 {"tests/optim/optimizer_test.cpp", "tests/optim/schedule_test.cpp",
                                  "tests/optim/gradients_test.cpp", "tests/optim/sparse_test.cpp"}}}) {
+    read.emplace_back(golden.name);
     Quoted quoted(golden.tests);
     std::set<std::string> cases;
     for (const std::string& key : Npz("tests/golden/" + std::string(golden.name) + ".npz").keys())
@@ -240,6 +259,7 @@ TEST(Goldens, AreNamedByTheirTests) {
       EXPECT_TRUE(quoted.names(key)) << key << " in " << golden.name << ".npz is compared with nothing";
     EXPECT_FALSE(quoted.names("no such case"));
   }
+  EXPECT_EQ(read, other_goldens);
 }
 
 }  // namespace

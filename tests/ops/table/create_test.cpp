@@ -6,9 +6,27 @@ namespace {
 
 const bool creation = add_rows({
     row("arange",
-        [](In) -> Out { return {arange(5), arange(2, 9, 3), arange(7, 0, -2), arange(0.5, 3.0, 0.75, {f64})}; }, {}),
-    row("linspace", [](In) -> Out { return {linspace(-1, 2, 7, {f64}), linspace(3, 3, 1, {f64})}; }, {}),
-    row("eye", [](In) -> Out { return {eye(3), eye(2, 4, {i64})}; }, {}),
+        [](In) -> Out { return {arange(5), arange(2, 9, 3), arange(7, 0, -2), arange(0.5, 3.0, 0.75, {f64})}; }, {})
+        .takes(kNumber)
+        .creates([](Options o) -> Out { return {arange(5, o), arange(9, 2, -3, o), arange(0, 0, 1, o)}; }),
+    row("linspace", [](In) -> Out { return {linspace(-1, 2, 7, {f64}), linspace(3, 3, 1, {f64})}; }, {})
+        .takes(kNumber)
+        .creates([](Options o) -> Out { return {linspace(0, 12, 7, o), linspace(3, 3, 1, o), linspace(1, 2, 0, o)}; }),
+    row("eye", [](In) -> Out { return {eye(3), eye(2, 4, {i64})}; }, {}).takes(kNumber).creates([](Options o) -> Out {
+      return {eye(3, {}, o), eye(2, 4, o), eye(0, 3, o)};
+    }),
+    row("zeros", [](In) -> Out { return {zeros({2, 3}), zeros({}, {i64})}; }, {})
+        .takes(kNumber)
+        .reference([](In) -> Out { return {tensor({{0.0, 0.0, 0.0}, {0.0, 0.0, 0.0}}, {f32}), tensor(0, {i64})}; })
+        .creates([](Options o) -> Out { return {zeros({2, 3}, o), zeros({0, 3}, o), zeros({}, o)}; }),
+    row("ones", [](In) -> Out { return {ones({1, 2}), ones({}, {i64})}; }, {})
+        .takes(kNumber)
+        .reference([](In) -> Out { return {tensor({{1.0, 1.0}}, {f32}), tensor(1, {i64})}; })
+        .creates([](Options o) -> Out { return {ones({2, 3}, o), ones({0, 3}, o), ones({}, o)}; }),
+    row("full", [](In) -> Out { return {full({1, 2}, 2.5), full({2}, 7)}; }, {})
+        .takes(kNumber)
+        .reference([](In) -> Out { return {tensor({{2.5, 2.5}}, {f32}), tensor({7, 7}, {i64})}; })
+        .creates([](Options o) -> Out { return {full({2, 3}, 7, o), full({0, 3}, 7, o), full({}, 1, o)}; }),
     row("tril_indices", [](In) -> Out { return {tril_indices(3, 4), tril_indices(3, 3, -1)}; }, {}),
     row("triu_indices", [](In) -> Out { return {triu_indices(3, 4), triu_indices(3, 3, 1)}; }, {}),
     row("zeros_like", [](In x) -> Out { return {zeros_like(x[0])}; }, {{value({2, 3})}}).takes(kNumber).no_gradient(),
@@ -41,7 +59,9 @@ const bool conversion = add_rows({
 const bool complex_parts = add_rows({
     row("real", [](In x) -> Out { return {real(x[0])}; }, {{value({2, 3})}, {value({2, 3, 2, 2})}}).takes(kNumber),
     row("imag", [](In x) -> Out { return {imag(x[0])}; }, {{value({2, 3})}, {value({0, 2})}}).takes(kComplex),
-    row("angle", [](In x) -> Out { return {angle(x[0])}; }, {{value({2, 3})}, {value({})}}).takes(kNumber),
+    row("angle", [](In x) -> Out { return {angle(x[0])}; }, {{value({2, 3})}, {value({})}})
+        .takes(kNumber)
+        .constant_gradient([](In x) { return !x[0].is_complex(); }),
     row("view_as_real", [](In x) -> Out { return {view_as_real(x[0])}; }, {{value({2, 3})}, {value({})}})
         .takes(kComplex),
     row("view_as_complex", [](In x) -> Out { return {view_as_complex(x[0])}; }, {{value({3, 2})}, {value({2, 2, 2})}})

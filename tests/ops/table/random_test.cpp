@@ -37,27 +37,36 @@ Tensor permutation(int64_t n) {
 }
 
 const bool from_sizes = add_rows({
-    row("rand", [](In) -> Out { return {rand({3, 50})}; }, {}).random().reference([](In) -> Out {
-      return {uniforms({3, 50}, f32)};
-    }),
+    row("rand", [](In) -> Out { return {rand({3, 50})}; }, {})
+        .takes(kFloat | kComplex)
+        .random()
+        .creates([](Options o) -> Out { return {rand({3, 5}, o), rand({0, 2}, o), rand({}, o)}; })
+        .reference([](In) -> Out { return {uniforms({3, 50}, f32)}; }),
     row("rand.f64", [](In) -> Out { return {rand({3, 50}, f64)}; }, {}).random().reference([](In) -> Out {
       return {uniforms({3, 50}, f64)};
     }),
-    row("randn", [](In) -> Out { return {randn({3, 50})}; }, {}).random().reference([](In) -> Out {
-      return {normals({3, 50}, f32)};
-    }),
+    row("randn", [](In) -> Out { return {randn({3, 50})}; }, {})
+        .takes(kFloat | kComplex)
+        .random()
+        .creates([](Options o) -> Out { return {randn({3, 5}, o), randn({0, 2}, o), randn({}, o)}; })
+        .reference([](In) -> Out { return {normals({3, 50}, f32)}; }),
     row("randn.f64", [](In) -> Out { return {randn({3, 50}, f64)}; }, {}).random().reference([](In) -> Out {
       return {normals({3, 50}, f64)};
     }),
-    row("randint", [](In) -> Out { return {randint(-4, 1000, {3, 50})}; }, {}).random().reference([](In) -> Out {
-      return {elements({3, 50}, i64, [](int64_t i) { return kStream.below(1004, i); }) - 4};
-    }),
+    row("randint", [](In) -> Out { return {randint(-4, 1000, {3, 50})}; }, {})
+        .takes(kNumber)
+        .random()
+        .creates([](Options o) -> Out { return {randint(0, 2, {3, 5}, o), randint(0, 2, {0}, o)}; })
+        .reference(
+            [](In) -> Out { return {elements({3, 50}, i64, [](int64_t i) { return kStream.below(1004, i); }) - 4}; }),
     row("randint.from_zero", [](In) -> Out { return {randint(7, {3, 50}, {u8})}; }, {})
         .random()
         .reference([](In) -> Out { return {elements({3, 50}, u8, [](int64_t i) { return kStream.below(7, i); })}; }),
-    row("randperm", [](In) -> Out { return {randperm(100)}; }, {}).random().reference([](In) -> Out {
-      return {permutation(100)};
-    }),
+    row("randperm", [](In) -> Out { return {randperm(100)}; }, {})
+        .takes(kNumber)
+        .random()
+        .creates([](Options o) -> Out { return {randperm(2, o), randperm(0, o)}; })
+        .reference([](In) -> Out { return {permutation(100)}; }),
 });
 
 // Of one dtype the numbers are rand's; each dtype has numbers of its own.
@@ -86,6 +95,7 @@ Tensor numbers_of_rows(const Tensor& weights, int64_t count) {
 const bool drawn = add_rows({
     row("bernoulli", [](In x) -> Out { return {bernoulli(x[0])}; }, {{value({5, 20}, {0, 1})}, {value({3}, {0, 1})}})
         .takes(kFloat)
+        .constant_gradient()
         .random()
         .reference([](In x) -> Out { return {cast(lt(uniforms(x[0].sizes(), f64), x[0]), x[0].dtype())}; }),
     row("multinomial", [](In x) -> Out { return {multinomial(x[0], 3)}; },

@@ -9,10 +9,13 @@ namespace {
 const double infinity = std::numeric_limits<double>::infinity();
 
 const bool reductions = add_rows({
-    row("sum", [](In x) -> Out { return {sum(x[0])}; }, {{value({2, 3})}, {value({})}, {value({0, 3})}}).takes(kNumber),
+    row("sum", [](In x) -> Out { return {sum(x[0])}; }, {{value({2, 3})}, {value({})}, {value({0, 3})}})
+        .takes(kNumber)
+        .widens_integers(),
     row("sum.dims", [](In x) -> Out { return {sum(x[0], {0, -1}), sum(x[0], 1, true)}; },
         {{value({2, 3, 4})}, {value({2, 3, 2, 2})}, {value({2, 0, 3})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .widens_integers(),
     row("sum.dtype", [](In x) -> Out { return {sum(x[0], 1, false, c128)}; }, {{value({2, 3})}})
         .takes(kNumber)
         .chooses_dtype(),
@@ -21,17 +24,21 @@ const bool reductions = add_rows({
         {{value({2, 3, 4})}, {value({2, 3, 2, 2})}})
         .takes(kFloat | kComplex),
     row("prod", [](In x) -> Out { return {prod(x[0])}; }, {{value({2, 3}, {0.5, 2})}, {value({})}, {value({0, 3})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .widens_integers()
+        .constant_gradient([](In x) { return x[0].numel() == 0; }),
     row("prod.dims", [](In x) -> Out { return {prod(x[0], {0, 1}), prod(x[0], -1, true)}; },
         {{value({2, 3, 2}, {0.5, 2})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .widens_integers(),
     // The product of the others is the derivative by a zero.
     row("prod.zeros",
         [](In x) -> Out { return {prod(x[0] * tensor({{1, 0, 1}, {0, 1, 0}}, {i64}).to(x[0].device()), 1)}; },
         {{value({2, 3}, {0.5, 2})}})
         .speaks_of("mul")
         .speaks_of("device")
-        .takes(kNumber),
+        .takes(kNumber)
+        .widens_integers(),
     row("amax", [](In x) -> Out { return {amax(x[0]), amax(x[0], {0, 2}), amax(x[0], -1, true)}; },
         {{value({2, 3, 2})}}),
     row("amin", [](In x) -> Out { return {amin(x[0]), amin(x[0], {0, 2}), amin(x[0], -1, true)}; },
@@ -90,7 +97,9 @@ const bool reductions = add_rows({
         {{value({3, 4})}})
         .takes(kFloat | kComplex)
         .loose(1, 4),
-    row("trace", [](In x) -> Out { return {trace(x[0])}; }, {{value({3, 4})}, {value({2, 0})}}).takes(kNumber),
+    row("trace", [](In x) -> Out { return {trace(x[0])}; }, {{value({3, 4})}, {value({2, 0})}})
+        .takes(kNumber)
+        .widens_integers(),
     row("median", [](In x) -> Out { return {median(x[0])}; }, {{value({2, 4})}, {value({})}}),
     row("median.dim",
         [](In x) -> Out {
@@ -103,9 +112,11 @@ const bool reductions = add_rows({
         .takes(kFloat),
     row("cumsum", [](In x) -> Out { return {cumsum(x[0], 0), cumsum(x[0], -1)}; },
         {{value({2, 3, 2})}, {value({0, 2})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .widens_integers(),
     row("cumprod", [](In x) -> Out { return {cumprod(x[0], 0), cumprod(x[0], -1)}; }, {{value({2, 3}, {0.5, 2})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .widens_integers(),
     row("softmax", [](In x) -> Out { return {softmax(x[0], -1), softmax(x[0], 0)}; },
         {{value({2, 3, 2})}, {value({2, 3, 2, 2})}})
         .takes(kFloat)

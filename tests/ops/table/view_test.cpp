@@ -56,7 +56,8 @@ const bool views = add_rows({
         .any_devices(),
     row("sum_to", [](In x) -> Out { return {sum_to(x[0], {3, 1}), sum_to(x[0], {})}; },
         {{value({2, 3, 4})}, {value({2, 3, 0})}})
-        .takes(kNumber),
+        .takes(kNumber)
+        .widens_integers(),
 });
 
 const bool copies = add_rows({
