@@ -4,6 +4,7 @@
 # `struct Gelu` in the same file,
 #   include/tutti/pointwise/functions.h   gelu(x), gelu_(x), which writes its first argument, and gelu_out(out, x)
 #   include/tutti/pointwise/methods.inc   x.gelu() and x.gelu_(), members of Tensor, where the first argument is named x
+# The first argument is named x or condition (then there are no methods), and there are at most 4: define.h has no more.
 # A line TUTTI_DEFAULTS(elu, alpha = 1) before it gives arguments default values.
 # TUTTI_POINTWISE_PURE is the same without gelu_. Files are written only when their content changes.
 # With -DCHECK=ON nothing is written, and it fails if a file is not current. -DROOT=DIR names another tree.
@@ -108,6 +109,16 @@ foreach(source IN LISTS sources)
         message(FATAL_ERROR "${room}: ${function} with ${count} argument(s) is declared twice")
       endif()
       list(APPEND seen "${function}/${count}")
+      list(GET arguments 0 first)
+      if(NOT first MATCHES "^(x|condition)$")
+        message(FATAL_ERROR "${room}: the first argument of ${function} is called '${first}': call it x (the operator "
+                            "becomes a method of Tensor too), or condition (it does not)")
+      endif()
+      if(count GREATER 4)
+        message(FATAL_ERROR "${room}: ${function} has ${count} arguments, and a pointwise operator has at most 4 "
+                            "(kMaxArity in src/pointwise/signature.h): compose it of several, or write it as an "
+                            "operator of its own under src/ops")
+      endif()
 
       set(rest ${arguments})
       list(POP_FRONT rest first)

@@ -1,29 +1,34 @@
 // Operators and the one way to run them. An operator is a descriptor; call() takes a descriptor, inputs and attributes
-// and does everything else. See docs/architecture.md, "The way of the data", and src/ops/ for many examples. One of a
-// user's own, with its gradient:
+// and does everything else. See docs/architecture.md, "The way of the data", and src/ops/ for many examples. Here is an
+// operator such as a user's program can have, with its gradient:
 //
 //   struct Power { int64_t n; TUTTI_FIELDS(n) };
 //   const Operator power_op{
 //       .name = "power",
-//       .infer = [](const Call& c, std::span<TensorSpec> out) {  // shapes and dtypes alone: it runs for meta tensors
-//       too
+//       // From shapes and dtypes alone, so that it runs for meta tensors too.
+//       .infer = [](const Call& c, std::span<TensorSpec> out) {
 //         if (c.input(0).dtype() != f32) throw DTypeError("power: takes f32 only", "power");
 //         out[0] = {.sizes = c.input(0).sizes(), .dtype = f32, .device = c.input(0).device()};
 //       },
-//       .cpu = [](const Call& c) {  // inputs may have any strides, the output is as infer said (here: contiguous)
+//       // Inputs may have any strides; the output is as infer said (here: contiguous).
+//       .cpu = [](const Call& c) {
 //         Tensor x = c.input(0).detach().contiguous();
 //         const float* from = x.data<float>();
 //         float* to = c.output().data<float>();
 //         for (int64_t i = 0; i < x.numel(); ++i) to[i] = std::pow(from[i], static_cast<float>(c.as<Power>().n));
 //       },
-//       .gradient = [](GradientCall& c) {  // in differentiable operators, of which this is one: any order works
+//       // Written in differentiable operators (this is one of them), so that gradients of any order work.
+//       .gradient = [](GradientCall& c) {
 //         Tensor x = c.input(0);
 //         Power less{c.as<Power>().n - 1};
 //         c.set(0, c.grad() * (less.n + 1) * call(power_op, {&x}, attributes(less)));
 //       },
 //       .saves_inputs = 1,  // bit 0: the gradient reads input 0
 //   };
-//   Tensor power(const Tensor& x, int64_t n) { Power a{n}; return call(power_op, {&x}, attributes(a)); }
+//   Tensor power(const Tensor& x, int64_t n) {
+//     Power a{n};
+//     return call(power_op, {&x}, attributes(a));
+//   }
 #pragma once
 
 #include <functional>

@@ -22,11 +22,11 @@ Isa best_isa();
 #define TUTTI_IF_V4(...)
 #endif
 
-// Declares `Result name(Args)` as compiled for each instruction set, and name_pointer() that picks the best of them:
-//   TUTTI_ISA_DECLARE(sum_rows, void, (const float* x, int64_t n, float* y))
-//   ... in the .isa.cpp, inside namespace tutti: TUTTI_ISA_DEFINE(sum_rows, void, (const float* x, int64_t n, float*
-//   y)) { ... }
-//   ... elsewhere: sum_rows_pointer()(x, n, y)
+// Declares `Result name(Args)` as compiled for each instruction set, and name_pointer(), which picks the best of them:
+//   TUTTI_ISA_DECLARE(sum_rows, void, (const float* x, int64_t n, float* y))        // in a header
+//   TUTTI_ISA_DEFINE(sum_rows, void, (const float* x, int64_t n, float* y)) { ... } // in the .isa.cpp
+//   sum_rows_pointer()(x, n, y);                                                    // elsewhere
+// The first two stand in the same namespace.
 #define TUTTI_ISA_DECLARE(name, Result, Args)                           \
   namespace kernels_base {                                              \
   Result name Args;                                                     \
