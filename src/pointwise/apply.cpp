@@ -28,7 +28,7 @@ bool any_sparse(std::initializer_list<const Tensor*> inputs) {
 // x + value·y·z with sparse tensors among them: what add(x, y, alpha) and its kin are made of. Sets the second summand.
 bool sparse_addcmul(const PointwiseOperator& op, const Tensor* const* x, Tensor& summand) {
   if (op.signature.sparse != SparseForm::sum_of_products) return false;
-  summand = named(op.name, [&] { return mul(mul(*x[1], *x[2]), *x[3]); });
+  summand = sparse_product(op, {x[0], x[1], x[2], x[3]}, {x[1], x[2], x[3]});
   return true;
 }
 
@@ -53,7 +53,10 @@ Tensor& apply_out(const PointwiseOperator& op, std::initializer_list<const Tenso
   const Tensor* const* x = inputs.begin();
   Tensor summand;
   if (x[0]->is_same(out) && sparse_addcmul(op, x, summand)) return add_(out, summand);
-  if (op.arity != 2 || !x[0]->is_same(out) || !sparse_binary_(op, out, *x[1])) not_for_sparse(op, inputs);
+  bool done = x[0]->is_same(out) && (op.arity == 2   ? sparse_binary_(op, out, *x[1])
+                                     : op.arity == 1 ? sparse_unary_(op, out)
+                                                     : false);
+  if (!done) not_for_sparse(op, inputs);
   return out;
 }
 
@@ -79,7 +82,8 @@ Tensor nan_to_num(const Tensor& x, const Tensor& nan) {
                 : x.is_floating()          ? static_cast<double>(std::numeric_limits<float>::max())
                                            : 0;
   // Whole numbers are finite: what stands for infinities must not make them floats.
-  if (!x.is_floating()) return nan_to_num(x, 0, 0, 0);
+  if (x.is_complex()) return complex(nan_to_num(real(x), nan), nan_to_num(imag(x), nan));
+  if (!x.is_floating()) return x.dtype() == DType::boolean ? clone(x) : nan_to_num(x, 0, 0, 0);
   return nan_to_num(x, nan, most, -most);
 }
 

@@ -135,10 +135,16 @@ DType common_dtype(const char* name, const Signature& signature, std::span<const
   return common;
 }
 
+// What is true of a number that is no bool depends on the dtype it is looked at in.
+void check_condition(const char* name, const Tensor& x) {
+  check<DTypeError>(x.dtype() == DType::boolean, name, "the condition {} is not bool: compare it (ne(x, 0)) first", x);
+}
+
 void infer(const Call& call, std::span<TensorSpec> outputs) {
   const auto& op = static_cast<const PointwiseOperator&>(call.op);
   TensorSpec& spec = outputs[0];
   infer_shape(op.name, call.inputs, spec);
+  if (op.signature.condition) check_condition(op.name, *call.inputs[0]);
   DType common = common_dtype(op.name, op.signature, call.inputs);
   spec.dtype = op.signature.result == Result::boolean ? DType::boolean
                : op.signature.result == Result::real  ? to_real(common)

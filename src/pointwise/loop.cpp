@@ -166,7 +166,8 @@ DType dtype_of_kind(Kind kind) {
   return dtypes[static_cast<int>(kind)];
 }
 
-void for_each_tile(Tile tile, DType native, DType result, const Tensor& out, std::span<const Tensor* const> inputs) {
+void for_each_tile(const char* name, Tile tile, DType native, DType result, const Tensor& out,
+                   std::span<const Tensor* const> inputs) {
   const TensorImpl* o = impl(out);
   if (o->numel == 0) return;
 
@@ -209,7 +210,8 @@ void for_each_tile(Tile tile, DType native, DType result, const Tensor& out, std
     if (merge) {
       sizes[sizes.size() - 1] *= size;
     } else {
-      check<ShapeError>(sizes.size() < kMaxDims, "pointwise", "{} has too many dims", out);
+      check<ShapeError>(sizes.size() < kMaxDims, name,
+                        "{} has more than {} dims that cannot be walked as one; contiguous() may help", out, kMaxDims);
       for (int k = 0; k < loop.operands; ++k) loop.operand[k].stride[sizes.size()] = strides[k][i];
       sizes.push_back(size);
     }
@@ -262,11 +264,12 @@ void run(const Call& call) {
         other && other->kernels.forward[static_cast<int>(kind)])
       tile = other->kernels.forward[static_cast<int>(kind)];
   if (!tile) no_tile(op.name, common);
-  if (op.signature.divides_integers && kind == Kind::i64) check_divisor(op.name, call.input(1));
+  if (op.signature.divides_integers && kind == Kind::i64 && call.output().numel() != 0)
+    check_divisor(op.name, call.input(1));
   DType result = op.signature.result == Result::boolean ? DType::boolean
                  : op.signature.result == Result::real  ? to_real(native)
                                                         : native;
-  for_each_tile(tile, native, result, call.output(), call.inputs);
+  for_each_tile(op.name, tile, native, result, call.output(), call.inputs);
 }
 
 void run_gradient(const Call& call) {
@@ -279,7 +282,7 @@ void run_gradient(const Call& call) {
         other && other->kernels.gradient[0][static_cast<int>(kind)])
       tile = other->kernels.gradient[0][static_cast<int>(kind)];
   if (!tile) no_tile(op.name, common);
-  for_each_tile(tile, dtype_of_kind(kind), dtype_of_kind(kind), call.output(), call.inputs);
+  for_each_tile(op.name, tile, dtype_of_kind(kind), dtype_of_kind(kind), call.output(), call.inputs);
 }
 
 }  // namespace tutti::pointwise
@@ -306,7 +309,7 @@ void copy_into(const Tensor& to, const Tensor& from) {
               : size_of(native) == 8 ? tile_of(std::integral_constant<int, 8>())
                                      : tile_of(std::integral_constant<int, 16>());
   const Tensor* inputs[] = {&from};
-  for_each_tile(tile, native, native, to, inputs);
+  for_each_tile("copy", tile, native, native, to, inputs);
 }
 
 }  // namespace tutti

@@ -129,12 +129,15 @@ struct Sinc : Floating {
   TUTTI_HD static auto value(X x) {
     constexpr double pi = 3.14159265358979323846;
     // Near 0 the series, so that the derivatives have no difference of nearly equal numbers.
+    auto close = abs(x) < 0.25;
     auto near = detail::sine_series<1>(x * x * (pi * pi));
-    // sin(πx) from the distance to the nearest whole number: exactly 0 at whole numbers.
-    auto whole = round(x);
+    // sin(πx) from the distance to the nearest whole number: exactly 0 at whole numbers. Not of 0, where derivatives
+    // of any order would be infinite, and 0 times that is not 0.
+    auto away = select(close, 0.5, x);
+    auto whole = round(away);
     auto odd = whole - floor(whole * 0.5) * 2.0;
-    auto far = sin((x - whole) * pi) * (1.0 - odd * 2.0) / (x * pi);
-    return select(abs(x) < 0.25, near, select(isinf(x), 0.0, far));
+    auto far = sin((away - whole) * pi) * (1.0 - odd * 2.0) / (away * pi);
+    return select(close, near, select(isinf(x), 0.0, far));
   }
 };
 

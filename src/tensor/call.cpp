@@ -38,17 +38,19 @@ void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out,
       "NoGrad, or use the out-of-place form",
       out);
   if (t->storage && !t->device.is_meta()) check_readable(out, op.name);
-  check<GradError>(!recording || !(t->aliased || (t->base.defined() && impl(t->base)->aliased)), op.name,
-                   "{} shares memory with a tensor whose gradients would not know of this: it is (a view of) the result "
-                   "of a custom Function that gave back an argument, or values() of a sparse tensor; clone() it before "
-                   "writing in place",
-                   out);
-  check<GradError>(!recording || !t->base.defined() || !is_differentiable(t->dtype) || requires_grad(t) ||
-                       !requires_grad(impl(t->base)),
-                   op.name,
-                   "{} is a view that was made inside NoGrad of a tensor that requires a gradient: writing it now would "
-                   "lose that gradient; make the view outside of NoGrad, or write it inside",
-                   out);
+  check<GradError>(
+      !recording || !(t->aliased || (t->base.defined() && impl(t->base)->aliased)), op.name,
+      "{} shares memory with a tensor whose gradients would not know of this: it is (a view of) the result "
+      "of a custom Function that gave back an argument, or values() of a sparse tensor; clone() it before "
+      "writing in place",
+      out);
+  check<GradError>(
+      !recording || !t->base.defined() || !is_differentiable(t->dtype) || requires_grad(t) ||
+          !requires_grad(impl(t->base)),
+      op.name,
+      "{} is a view that was made inside NoGrad of a tensor that requires a gradient: writing it now would "
+      "lose that gradient; make the view outside of NoGrad, or write it inside",
+      out);
   check<GradError>(!recording || !t->inference, op.name,
                    "{} was made in inference mode and cannot be written while gradients are "
                    "recorded; clone() it first",
@@ -89,11 +91,34 @@ bool check_inputs(const Operator& op, std::span<const Tensor* const> inputs, boo
     if (t->layout == Layout::sparse && !op.sparse) [[unlikely]]
       fail<ValueError>(op.name, "{} is sparse; use its values(), or to_dense() it", *x);
     if (t->storage && t->numel != 0 && !t->device.is_meta() &&
-        (!t->contiguous || t->storage->bytes < static_cast<size_t>(t->offset + t->numel) * size_of(t->dtype)))
+        (!t->contiguous || t->storage->bytes < static_cast<size_t>(t->offset + t->numel) * size_of(t->dtype)) &&
+        op.view_of < 0)  // which only looks at how it lies
       check_readable(*x, op.name);
+    if (t->sparse && !t->device.is_meta()) [[unlikely]] {
+      check_readable(t->sparse->indices, op.name);
+      check_readable(t->sparse->values, op.name);
+    }
     if (may_record && requires_grad(t)) needs_gradient = true;
   }
   return needs_gradient;
+}
+
+// Two outputs in one memory: what is written last would be all that is left.
+void check_apart(const Operator& op, std::span<Tensor> outputs) {
+  auto bytes = [](const Tensor& x) {
+    const TensorImpl* t = impl(x);
+    auto size = static_cast<int64_t>(size_of(t->dtype));
+    return std::pair(t->offset * size, (t->offset + span_elements(t->sizes, t->strides)) * size);
+  };
+  for (size_t i = 0; i < outputs.size(); ++i)
+    for (size_t k = 0; k < i; ++k) {
+      if (!outputs[i].defined() || !outputs[i].shares_storage(outputs[k]) || impl(outputs[i])->numel == 0) continue;
+      auto a = bytes(outputs[i]), b = bytes(outputs[k]);
+      check<ValueError>(a.first >= b.second || b.first >= a.second, op.name,
+                        "two of its results cannot both be written into {} and {}, which share memory: give tensors "
+                        "that do not",
+                        outputs[k], outputs[i]);
+    }
 }
 
 // Everything that only calls with given outputs need: checks, copies of overlapped inputs, a detour through a fresh
@@ -107,6 +132,7 @@ struct InPlace : memory::Pooled {
 
   InPlace(const Operator& op, std::span<const Tensor* const> original, std::span<Tensor> outputs,
           std::span<TensorSpec> specs, bool grad_mode, bool recording) {
+    if (outputs.size() > 1) check_apart(op, outputs);
     given.resize(outputs.size());
     targets.resize(outputs.size());
     overlapped.resize(original.size());

@@ -1,6 +1,7 @@
 #include "tensor/impl.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "autograd/meta.h"
@@ -78,11 +79,21 @@ bool is_dense(const Shape& sizes, const Shape& strides) {
   return true;
 }
 
+// A dim whose step leads beyond all that the smaller ones reach meets nothing. Of two dims where it does not, as many
+// steps of one as of the other's stride (without what both have in common) lead to one place.
 bool overlaps_itself(const Shape& sizes, const Shape& strides) {
   if (is_contiguous(sizes, strides) || sizes.product() == 0) return false;
+  auto dims = sorted_dims(sizes, strides);
+  if (!dims.empty() && dims[0].first == 0) return true;
   int64_t reach = 0;  // the largest offset that the smaller dims can make
-  for (auto [stride, size] : sorted_dims(sizes, strides)) {
-    if (stride <= reach) return true;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    auto [stride, size] = dims[d];
+    if (stride <= reach) {
+      if (d > 1) return true;  // or not: to find out would take looking at all elements
+      auto [other, count] = dims[0];
+      int64_t common = std::gcd(stride, other);
+      if (stride / common < count && other / common < size) return true;
+    }
     reach += stride * (size - 1);
   }
   return false;

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <thread>
 
 #include "tests/support/expect_ops.h"
@@ -311,6 +312,31 @@ TEST(Layout, GradientsKeepTheLeafsStrides) {
   Tensor x = randn({2, 3, 4, 5}).contiguous(MemoryFormat::channels_last).requires_grad_();
   sum(x.contiguous() * 2).backward();
   EXPECT_TRUE(x.grad().is_contiguous(MemoryFormat::channels_last));
+}
+
+// Formulas that choose between two do not let the derivatives of the other in, however often they are derived.
+TEST(Grad, OfAnyOrderWhereFormulasMeet) {
+  auto nth = [](int n, double at, const std::function<Tensor(const Tensor&)>& f) {
+    Tensor p = tensor(at, {.dtype = f64, .requires_grad = true}), y = f(p);
+    for (int i = 0; i < n; ++i) {
+      Tensor g = grad({y}, {p}, {.create_graph = true, .allow_unused = true})[0];
+      if (!g.defined() || !g.requires_grad()) return i + 1 == n && g.defined() ? g.item<double>() : 0.0;
+      y = g;
+    }
+    return y.item<double>();
+  };
+  for (double power : {0.0, 1.0, 2.0, 3.0, 4.0})
+    for (int n = 1; n <= 6; ++n) {
+      double expected = n == power ? std::tgamma(power + 1) : 0;
+      EXPECT_EQ(nth(n, 0, [&](const Tensor& x) { return pow(x, power); }), expected)
+          << "order " << n << " of " << power;
+      EXPECT_EQ(nth(n, 0, [&](const Tensor& x) { return pow(x, tensor({power}, {f64})).sum(); }), expected) << n;
+    }
+  constexpr double pi = 3.14159265358979323846;
+  EXPECT_EQ(nth(3, 0, [](const Tensor& x) { return sinc(x); }), 0);
+  EXPECT_NEAR(nth(4, 0, [](const Tensor& x) { return sinc(x); }), pi * pi * pi * pi / 5, 1e-9);
+  EXPECT_NEAR(nth(3, 1, [](const Tensor& x) { return digamma(x); }), pi * pi * pi * pi / 15, 1e-9);
+  EXPECT_NEAR(nth(4, 2, [](const Tensor& x) { return digamma(x); }), -24 * (1.03692775514337 - 1), 1e-9);
 }
 
 }  // namespace

@@ -238,5 +238,33 @@ TEST(InPlace, TheWriterOfAPartIsInTheGraph) {
   EXPECT_EQ(values(x.grad()), (Doubles{1, 3, 3, 1}));
 }
 
+// A view looks at how its base lies, not at what is there.
+TEST(Storage, ViewsOfFreedMemory) {
+  Tensor x = ones({1000}, {f32});
+  x.resize_storage(0);
+  Tensor v = x.view({10, 100}).narrow(0, 2, 3).unsqueeze(0).expand({2, 3, 100}), w = x[7];
+  EXPECT_EQ(v.sizes(), (Shape{2, 3, 100}));
+  EXPECT_THROW((void)v.sum(), ValueError);
+  x.resize_storage(4000);
+  x.fill_(2);
+  EXPECT_EQ(v.sum().item<double>(), 1200);
+  EXPECT_EQ(w.item<double>(), 2);
+  x.resize_storage(400);
+  EXPECT_EQ(x.narrow(0, 0, 100).sum().item<double>(), 200);  // what is there can be read
+  EXPECT_THROW((void)x.narrow(0, 1, 100).sum(), ValueError);
+}
+
+TEST(InPlace, TwoDimsThatStepPastEachOtherDoNotMeet) {
+  Tensor x = zeros({8});
+  as_strided(x, {2, 3}, {3, 2}).add_(1);
+  EXPECT_EQ(values(x), (Doubles{1, 0, 1, 1, 1, 1, 0, 1}));
+  EXPECT_THROW(as_strided(x, {2, 4}, {3, 1}).add_(1), ShapeError);
+  EXPECT_THROW(as_strided(x, {3, 4}, {2, 1}).add_(1), ShapeError);
+  EXPECT_THROW(as_strided(zeros({30}), {3, 3}, {4, 2}).add_(1), ShapeError);
+  Tensor wide = zeros({40});
+  as_strided(wide, {2, 2, 3}, {20, 3, 2}).add_(1);
+  EXPECT_EQ(wide.sum().item<double>(), 12);
+}
+
 }  // namespace
 }  // namespace tutti

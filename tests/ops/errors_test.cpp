@@ -188,5 +188,17 @@ TEST(Errors, OutOfMemory) {
 }
 #endif
 
+TEST(Errors, ConditionsAreBools) {
+  EXPECT_THAT(message_of<DTypeError>([] { where(tensor({0.5, 0.0}), ones({2}), zeros({2})); }),
+              HasSubstr("where: the condition f32[2] on cpu:0 is not bool"));
+  EXPECT_THROW(where(tensor({1, 0}, {u8}), 1, 2), DTypeError);
+  EXPECT_EQ(values(where(tensor({true, false}), 1, 2)), (Doubles{1, 2}));
+}
+
+TEST(Errors, OfDivisionByZeroOnlyWhereSomethingIsDivided) {
+  EXPECT_EQ(floor_divide(zeros({0}, {i64}), 0).numel(), 0);
+  EXPECT_THROW(floor_divide(ones({1}, {i64}), 0), ValueError);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -272,5 +272,21 @@ TEST(Out, MetaTensorsOfAnyStrides) {
   EXPECT_EQ(out.strides(), (Shape{1, 2}));
 }
 
+TEST(Out, SeveralResultsNeedMemoryOfTheirOwn) {
+  Tensor x = tensor({{3, 1}, {4, 9}}, {i64}), v = zeros({2}, {i64}), memory = zeros({3}, {i64});
+  ValuesIndices same{v, v}, meeting{memory.narrow(0, 0, 2), memory.narrow(0, 1, 2)};
+  for (ValuesIndices* out : {&same, &meeting}) {
+    EXPECT_THAT(message_of<ValueError>([&] { max_out(*out, x, 1); }), HasSubstr("share memory"));
+    EXPECT_THAT(message_of<ValueError>([&] { min_out(*out, x, 1); }), HasSubstr("share memory"));
+  }
+  Tensor line = tensor({3, 1}, {i64});
+  EXPECT_THAT(message_of<ValueError>([&] { sort_out(same, line); }), HasSubstr("share memory"));
+  EXPECT_THAT(message_of<ValueError>([&] { topk_out(same, line, 2); }), HasSubstr("share memory"));
+  Tensor halves = zeros({4}, {i64});
+  ValuesIndices apart{halves.narrow(0, 0, 2), halves.narrow(0, 2, 2)};
+  max_out(apart, x, 1);
+  EXPECT_EQ(values(halves), (Doubles{3, 9, 0, 1}));
+}
+
 }  // namespace
 }  // namespace tutti

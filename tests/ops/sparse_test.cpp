@@ -416,6 +416,7 @@ TEST(Sparse, ProductsWithVectors) {
   EXPECT_EQ(values(addmm(ones({2, 1}, f64), x, v.unsqueeze(1), 2, 3)), (Doubles{32, 5}));
   Tensor into = ones({2, 1}, f64);
   EXPECT_EQ(values(into.addmm_(x, v.unsqueeze(1))), (Doubles{11, 2}));
+  EXPECT_EQ(values(addmm(full({2, 1}, NAN, {f64}), x, v.unsqueeze(1), 0, 1)), (Doubles{10, 1}));
   Tensor leaf = v.clone().requires_grad_();
   EXPECT_EQ(values(grad(sum(mv(x, leaf)), leaf)), (Doubles{1, 5, 0}));
   EXPECT_THAT(message_of<ShapeError>([&] { mv(x, w); }), testing::StartsWith("mv: inner sizes 3 and 2"));
@@ -492,6 +493,91 @@ TEST(Sparse, MetaTensors) {
   EXPECT_THAT(to_string(mx), HasSubstr("meta"));
   EXPECT_THROW(to_sparse(mdense), DeviceError);  // how many are not zero nobody knows
   EXPECT_THROW(mx.to(Device("cpu")), DeviceError);
+}
+
+Tensor first_of_two(const Tensor& value) { return sparse_coo(tensor({{0}}, {i64}), value, {2}); }
+
+// As dense tensors do: narrow integers become the common dtype before anything is done with them.
+TEST(Sparse, PromotesBeforeItComputes) {
+  Tensor one = first_of_two(tensor({1}, {u8})), low = first_of_two(tensor({-128}, {i8}));
+  Tensor five = first_of_two(tensor({5.0}, {f32})), hundred = first_of_two(tensor({100}, {i8}));
+  EXPECT_EQ(values(ones({2}) - one), (Doubles{0, 1}));
+  EXPECT_EQ(values(five - one), (Doubles{4, 0}));
+  EXPECT_EQ(values(five - tensor({1, 0}, {u8})), (Doubles{4, 0}));
+  EXPECT_EQ(values(five - low), (Doubles{133, 0}));
+  EXPECT_EQ(values(full({2}, 100, {i32}) - one), (Doubles{99, 100}));
+  EXPECT_EQ(values(five - first_of_two(tensor({true}))), (Doubles{4, 0}));
+  EXPECT_EQ(values(add(ones({2}), hundred, 2)), (Doubles{201, 1}));
+  EXPECT_EQ(values(add(ones({2}), one, -1)), (Doubles{0, 1}));
+  EXPECT_EQ(values(sub(five, one, 2)), (Doubles{3, 0}));
+  EXPECT_EQ(values(add(zeros({2}, {f64}), first_of_two(tensor({1.0}, {f32})), 0.1))[0], 0.1);
+  Tensor d = zeros({2});
+  d -= one;
+  EXPECT_EQ(values(d), (Doubles{-1, 0}));
+  Tensor half = full({2}, 0.5, {f16});
+  half += first_of_two(tensor({1.0}, {f32}));
+  EXPECT_EQ(values(half), (Doubles{1.5, 0.5}));
+}
+
+TEST(Sparse, ZeroDimensionalTensorsMatterByTheirCategory) {
+  Tensor s = first_of_two(tensor({1.0}, {f32}));
+  EXPECT_EQ((s + tensor(1.0, {f64})).dtype(), f32);
+  EXPECT_EQ((s - tensor(1.0, {f64})).dtype(), f32);
+  EXPECT_EQ((first_of_two(tensor({1}, {i8})) + tensor(1, {i64})).dtype(), i8);
+  EXPECT_EQ((s + tensor(std::complex<double>(0, 1), {c128})).dtype(), c64);
+  EXPECT_EQ((s * tensor(2.0, {f64})).dtype(), f32);
+  EXPECT_THROW(sub(first_of_two(tensor({true})), tensor({true, true})), DTypeError);
+}
+
+// What several entries of one position are is their sum, in the dtype that they have.
+TEST(Sparse, DuplicatesAreAddedBeforeTheyAreConverted) {
+  auto twice = [](const Tensor& values) { return sparse_coo(tensor({{0, 0}}, {i64}), values, {2}); };
+  Tensor bools = twice(tensor({true, true})), halves = twice(tensor({0.5, 0.5})),
+         small = twice(tensor({100, 100}, {i8}));
+  for (bool before : {false, true}) {
+    auto form = [&](const Tensor& x) { return before ? coalesce(x) : x; };
+    EXPECT_EQ(values(form(bools) * 2), (Doubles{2, 0}));
+    EXPECT_EQ(values(form(bools).to(f32)), (Doubles{1, 0}));
+    EXPECT_EQ(values(form(bools) + first_of_two(tensor({1.0}))), (Doubles{2, 0}));
+    EXPECT_EQ(values(form(halves).to(i64)), (Doubles{1, 0}));
+    EXPECT_EQ(values(form(small).to(i32)), (Doubles{-56, 0}));
+    EXPECT_EQ(values(form(small) * 0.5), (Doubles{-28, 0}));
+    EXPECT_EQ(values(form(small) / 2), (Doubles{-28, 0}));
+  }
+}
+
+TEST(Sparse, UnaryOperatorsInPlace) {
+  Tensor x = example();
+  x.neg_();
+  EXPECT_EQ(values(x), (Doubles{0, -5, 0, -1, 0, 0}));
+  x.abs_();
+  uint64_t version = x.version();
+  x.sqrt_();
+  EXPECT_EQ(values(x * x), (Doubles{0, 5.000000000000001, 0, 1, 0, 0}));
+  EXPECT_GT(x.version(), version);
+  EXPECT_THAT(message_of<ValueError>([&] { x.exp_(); }), HasSubstr("exp: takes no sparse tensors"));
+  Tensor leaf = example().requires_grad_();
+  EXPECT_THAT(message_of<GradError>([&] { leaf.neg_(); }), HasSubstr("takes part in autograd"));
+}
+
+TEST(Sparse, WhoseMemoryWasFreed) {
+  for (bool of_values : {true, false}) {
+    Tensor v = ones({400, 2}), i = arange(400).view({1, 400}), s = sparse_coo(i, v, {400, 2}), d = s.clone();
+    (of_values ? v : i).resize_storage(0);
+    EXPECT_THROW(s + s, ValueError);
+    EXPECT_THROW((void)s.clone(), ValueError);
+    EXPECT_THROW((void)s.to(f64), ValueError);
+    EXPECT_THROW((void)to_dense(s), ValueError);
+    EXPECT_THROW(d.copy_(s), ValueError);
+    EXPECT_THAT(message_of<ValueError>([&] { s * 2; }), HasSubstr("resize it back first"));
+  }
+}
+
+TEST(Sparse, ErrorsNameWhatWasCalled) {
+  Tensor q = zeros({2}, {i64}), leaf = ones({2}, {.requires_grad = true}), s = first_of_two(tensor({1.0}));
+  EXPECT_THAT(message_of<DTypeError>([&] { q += s; }), testing::StartsWith("add: "));
+  EXPECT_THAT(message_of<DTypeError>([&] { q -= s; }), testing::StartsWith("sub: "));
+  EXPECT_THAT(message_of<GradError>([&] { leaf += s; }), testing::StartsWith("add: "));
 }
 
 }  // namespace

@@ -361,6 +361,57 @@ void check_special_by_reference(const Row& row) {
   }
 }
 
+// Inputs of two dtypes are computed in the one that the categories give: bool < integers < floats < complex, where
+// zero-dimensional tensors matter by a higher category only.
+DType mixed_dtype(DType first, DType second, bool zero_dimensional) {
+  if (!zero_dimensional || category(second) > category(first)) {
+    if (zero_dimensional && is_complex(second) && is_floating(first)) return to_complex(first);
+    return promote(first, second);
+  }
+  return first;
+}
+
+void check_mixed_pair(const Row& row, DType first, DType second, bool zero_dimensional) {
+  const Sample sample = row.sample_of({2, 3});
+  TensorList inputs = make_inputs(sample, first), others = make_inputs(sample, second), alike;
+  const size_t from = row.first_is_mask ? 2 : 1;
+  for (size_t k = from; k < inputs.size(); ++k) inputs[k] = zero_dimensional ? others[k][1][2].clone() : others[k];
+  const DType common = mixed_dtype(first, second, zero_dimensional);
+  SCOPED_TRACE(describe_all(inputs));
+  for (size_t k = 0; k < inputs.size(); ++k)
+    alike.push_back(sample[k].role == Input::values ? inputs[k].to(common) : inputs[k]);
+  if (!row.takes_dtype(common)) {
+    EXPECT_THROW(row.body(inputs), DTypeError);
+    return;
+  }
+  Tensor result = row.body(inputs)[0], expected = row.body(alike)[0];
+  EXPECT_EQ(name(result.dtype()), name(expected.dtype()));
+  // What is computed may be nearer than what was rounded to the common dtype first.
+  bool exact = true;
+  for (size_t k = 0; k < inputs.size(); ++k) exact = exact && identical(alike[k].to(c128), inputs[k].to(c128));
+  auto agree = [&](const Tensor& got, const Tensor& wanted) {
+    return !exact || close(got, wanted, precision(got.dtype()) * row.looseness);
+  };
+  EXPECT_TRUE(agree(result, expected));
+  if (!row.in_place || row.first_is_mask) return;
+  TensorList changed = inputs;
+  changed[0] = inputs[0].clone();
+  if (category(expected.dtype()) > category(first)) {
+    EXPECT_THROW(row.in_place(changed), DTypeError);
+    EXPECT_TRUE(identical(changed[0], inputs[0]));
+  } else {
+    row.in_place(changed);
+    EXPECT_TRUE(agree(changed[0], expected.to(first)));
+  }
+}
+
+void check_mixed(const Row& row) {
+  for (int a = 0; a < kDTypes; ++a)
+    for (int b = 0; b < kDTypes; ++b)
+      for (bool zero_dimensional : {false, true})
+        if (a != b) check_mixed_pair(row, static_cast<DType>(a), static_cast<DType>(b), zero_dimensional);
+}
+
 void check_special(const Row& row) {
   if (row.reference_body) return check_special_by_reference(row);
   auto cases = cases_of(row, true);

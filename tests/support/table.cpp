@@ -213,6 +213,7 @@ bool add_rows(std::vector<Row> rows) {
       register_test("OperatorGradgradcheck", check_second_gradient, row, index);
     if (row.pointwise()) register_test("OperatorEdges", check_edges, row, index);
     if (!row.pointwise()) register_test("OperatorEmpty", check_empty, row, index);
+    if (row.arity > 1) register_test("OperatorMixed", check_mixed, row, index);
     if (row.pointwise() && row.taken & kFloat) register_test("OperatorSpecial", check_special, row, index);
   }
   return true;

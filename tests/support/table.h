@@ -194,6 +194,7 @@ void check_edges(const Row& row);
 void check_empty(const Row& row);
 void check_special(const Row& row);
 void check_created(const Row& row);
+void check_mixed(const Row& row);
 void check_errors(const Row& row);
 void check_compiled(const Row& row);
 

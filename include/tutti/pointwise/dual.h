@@ -189,8 +189,9 @@ struct PolygammaRule {
     auto far = 1.0 / (z + static_cast<double>(steps));
     auto tail = whole_power<Order>(far) * (series<1>(far * far) + (far * (0.5 * Order) + 1.0));
     auto right = (tail + recurrence<0>(z) * static_cast<double>(Order)) * lead;
-    // cot has period 1 in units of π; the distance to the next integer is exact, so poles are poles.
-    auto distance = (x - round(x)) * pi;
+    // cot has period 1 in units of π; the distance to the next integer is exact, so poles are poles. On the right,
+    // where they matter to nobody, there are none: 0 times their derivatives would not be 0.
+    auto distance = select(reflected, x - round(x), 0.5) * pi;
     auto wave = cotangent_derivative<0>(cos(distance) / sin(distance)) * whole_power<Order + 1>(pi);
     return select(reflected, -parity * right - wave, right);
   }
@@ -231,12 +232,14 @@ struct PowRule {
   TUTTI_HD static auto first(U u, V v, Y) {
     // 0 at v == 0, where the product would be 0 · ∞ if u is 0. For other u it is 0 by itself, and stays a function of
     // v.
-    return select((v == 0.0) & ((u == 0.0) | (u != u)), 0.0, v * pow(u, v - 1.0));
+    auto none = (v == 0.0) & ((u == 0.0) | (u != u));
+    return select(none, 0.0, v * pow(select(none, 1.0, u), v - 1.0));  // whose own derivative is finite there, too
   }
   template <class U, class V, class Y>
   TUTTI_HD static auto second(U u, V, Y y) {
     // 0 to a power is finite just where the power is 0 or to the right of it: there the product would be 0 · ∞.
-    return select((u == 0.0) & isfinite(y), 0.0, y * log(u));
+    auto none = (u == 0.0) & isfinite(y);
+    return select(none, 0.0, y * log(select(none, 1.0, u)));
   }
 };
 

@@ -319,11 +319,16 @@ void check_batches(const Tensor& a, const Tensor& b) {
                     a.size(0), b.size(0), a, b);
 }
 
+// c is not looked at where beta is 0: it may be NaN.
+Tensor sparse_add_product(const Operator& op, const Tensor& c, const Tensor& a, const Tensor& b, Scales s) {
+  Tensor product = scaled(sparse_mm(op.name, a, b), s.alpha);
+  return (s.beta == 0 ? zeros_like(c) : scaled(c, s.beta)) + product;
+}
+
 // beta·c + alpha·a@b, for matrices and batches of them. A number given as c takes the product's dtype.
 Tensor& add_product(const Operator& op, Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b, Scales s) {
   check_defined(op.name, {&c, &a, &b});
-  if (a.is_sparse() || b.is_sparse())
-    return reduction::write_out(out, scaled(c, s.beta) + scaled(sparse_mm(op.name, a, b), s.alpha), op.name);
+  if (a.is_sparse() || b.is_sparse()) return reduction::write_out(out, sparse_add_product(op, c, a, b, s), op.name);
   Tensor added = c.is_number() ? cast(c, a.dtype()) : c;
   return call_out(op, {&added, &a, &b}, out, attributes(s));
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "ops/sparse/coalesce.h"
 #include "ops/sparse/sparse.h"
 #include "tensor/call.h"
@@ -95,6 +96,11 @@ const Operator sparse_add_dense_op{
     .sparse = true,
 };
 
+// As the operator computes it. Numbers do as they are: they bring no dtype with them that the others have not.
+Tensor in_dtype(const Tensor& x, DType dtype) { return x.is_number() || x.dtype() == dtype ? x : cast(x, dtype); }
+
+Tensor dense_form(const Tensor& x) { return x.is_sparse() ? to_dense(x) : x; }
+
 void check_alike(const char* name, const Tensor& a, const Tensor& b) {
   check<DeviceError>(a.device() == b.device() || a.is_number() || b.is_number(), name,
                      "inputs are on different devices: {}, {}", a, b);
@@ -110,8 +116,15 @@ bool fits_into(const Shape& small, const Shape& large) {
 
 bool is_scalar(const Tensor& x) { return !x.is_sparse() && x.dim() == 0; }
 
-Tensor add_sparse(const char* name, const Tensor& a, const Tensor& b) {
-  check_alike(name, a, b);
+// a + b, or a - b if `negative`.
+Tensor add_sparse(const char* name, const Tensor& left, const Tensor& right, DType dtype, bool negative) {
+  check_alike(name, left, right);
+  if (left.is_number() || right.is_number()) {
+    Tensor x = dense_form(left), y = dense_form(right);
+    return negative ? tutti::sub(x, y) : tutti::add(x, y);
+  }
+  Tensor a = in_dtype(left, dtype), b = in_dtype(right, dtype);
+  if (negative) b = neg(b);
   if (a.is_sparse() && b.is_sparse()) {
     check<ShapeError>(a.sizes() == b.sizes() && a.sparse_dim() == b.sparse_dim(), name,
                       "sparse tensors must have the same shape and sparse dims: {} ({} sparse), {} ({} sparse)", a,
@@ -119,9 +132,20 @@ Tensor add_sparse(const char* name, const Tensor& a, const Tensor& b) {
     return call(sparse_add_op, {&a, &b});
   }
   const Tensor &sparse = a.is_sparse() ? a : b, &dense = a.is_sparse() ? b : a;
-  if (dense.is_number() || !fits_into(dense.sizes(), sparse.sizes())) return add(to_dense(sparse), dense);
+  if (!fits_into(dense.sizes(), sparse.sizes())) return tutti::add(to_dense(sparse), dense);
   Tensor full = expand(dense, sparse.sizes());
   return call(sparse_add_dense_op, {&full, &sparse});
+}
+
+void check_changeable(const char* name, const Tensor& x, const Tensor& by) {
+  check<GradError>(
+      !grad_enabled() || !(x.requires_grad() || by.requires_grad()), name,
+      "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad", x);
+}
+
+// The dtype that the dense operator would compute in.
+DType computed_in(const pointwise::PointwiseOperator& op, std::initializer_list<const Tensor*> inputs) {
+  return pointwise::common_dtype(op.name, op.signature, {inputs.begin(), inputs.size()});
 }
 
 // ---- Products
@@ -161,9 +185,7 @@ Tensor sparse_zeros(const Tensor& x, DType dtype, Device device) {
 }
 
 void sparse_assign(Tensor& a, const Tensor& result, const char* name) {
-  check<GradError>(
-      !grad_enabled() || !(a.requires_grad() || result.requires_grad()), name,
-      "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad", a);
+  check_changeable(name, a, result);
   NoGrad guard;
   check<ShapeError>(result.is_sparse(), name, "{} cannot become the dense result; use the out-of-place form", a);
   check<DTypeError>(category(a.dtype()) >= category(result.dtype()), name,
@@ -179,20 +201,36 @@ bool sparse_binary(const pointwise::PointwiseOperator& op, const Tensor& a, cons
   if (!a.defined() || !b.defined() || (!a.is_sparse() && !b.is_sparse())) return false;
   switch (op.signature.sparse) {
     case SparseForm::sum:
-      result = add_sparse(op.name, a, b);
-      return true;
     case SparseForm::difference:
-      result = add_sparse(op.name, a, neg(b));
+      result = named(op.name, [&] {
+        return add_sparse(op.name, a, b, computed_in(op, {&a, &b}), op.signature.sparse == SparseForm::difference);
+      });
       return true;
-    case SparseForm::product:
-      result = a.is_sparse() ? multiply_sparse(a, b) : multiply_sparse(b, a);
+    case SparseForm::product: {
+      DType dtype = computed_in(op, {&a, &b});
+      Tensor x = in_dtype(a, dtype), y = in_dtype(b, dtype);
+      result = x.is_sparse() ? multiply_sparse(x, y) : multiply_sparse(y, x);
       return true;
+    }
     case SparseForm::quotient:
-      result = divide_sparse(a, b);
+      result = divide_sparse(a.is_sparse() && is_scalar(b) ? in_dtype(a, computed_in(op, {&a, &b})) : a, b);
       return true;
     default:
       return false;
   }
+}
+
+Tensor sparse_product(const pointwise::PointwiseOperator& op, std::initializer_list<const Tensor*> all,
+                      std::initializer_list<const Tensor*> factors) {
+  DType dtype = computed_in(op, all);
+  return named(op.name, [&] {
+    Tensor product;
+    for (const Tensor* x : factors) {
+      Tensor factor = in_dtype(*x, dtype);
+      product = product.defined() ? mul(product, factor) : factor;
+    }
+    return product;
+  });
 }
 
 bool sparse_binary_(const pointwise::PointwiseOperator& op, Tensor& a, const Tensor& b) {
@@ -202,16 +240,20 @@ bool sparse_binary_(const pointwise::PointwiseOperator& op, Tensor& a, const Ten
     if (form != SparseForm::sum && form != SparseForm::difference) return false;
     check_alike(op.name, a, b);
     check<ShapeError>(fits_into(b.sizes(), a.sizes()), op.name, "{} cannot be added to {} in place", b, a);
-    Tensor term = form == SparseForm::difference ? neg(b) : b;
-    if (b.sizes() == a.sizes())
-      call_out(sparse_add_dense_op, {&a, &term}, a);
-    else
-      a.add_(to_dense(term));
+    bool negative = form == SparseForm::difference;
+    named(op.name, [&] {
+      if (!(b.sizes() == a.sizes()) || computed_in(op, {&a, &b}) != a.dtype()) {
+        Tensor term = to_dense(b);
+        negative ? a.sub_(term) : a.add_(term);
+      } else {
+        Tensor term = in_dtype(b, a.dtype());
+        if (negative) term = neg(term);
+        call_out(sparse_add_dense_op, {&a, &term}, a);
+      }
+    });
     return true;
   }
-  check<GradError>(
-      !grad_enabled() || !(a.requires_grad() || b.requires_grad()), op.name,
-      "{} takes part in autograd and cannot be changed in place; use the out-of-place form, or do it inside NoGrad", a);
+  check_changeable(op.name, a, b);
   NoGrad guard;
   Tensor result;
   if (!sparse_binary(op, a, b, result)) return false;
@@ -224,6 +266,15 @@ bool sparse_unary(const pointwise::PointwiseOperator& op, const Tensor& x, Tenso
   if (!x.defined() || !x.is_sparse() || (form != SparseForm::linear && form != SparseForm::keeps_zero)) return false;
   Tensor a = form == SparseForm::linear ? canonical(x, x) : coalesce(x), values = sparse_values(a);
   result = sparse_with_values(a, call(op, {&values}));
+  return true;
+}
+
+bool sparse_unary_(const pointwise::PointwiseOperator& op, Tensor& x) {
+  check_changeable(op.name, x, x);
+  NoGrad guard;
+  Tensor result;
+  if (!sparse_unary(op, x, result)) return false;
+  sparse_assign(x, result, op.name);
   return true;
 }
 

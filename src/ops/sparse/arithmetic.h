@@ -19,6 +19,10 @@ bool sparse_binary(const pointwise::PointwiseOperator& op, const Tensor& a, cons
 bool sparse_binary_(const pointwise::PointwiseOperator& op, Tensor& a, const Tensor& b);
 /// Operators that keep zero are applied to the values; linear ones need not add duplicates first.
 bool sparse_unary(const pointwise::PointwiseOperator& op, const Tensor& x, Tensor& result);
+bool sparse_unary_(const pointwise::PointwiseOperator& op, Tensor& x);
+/// The product of some of an operator's inputs, in the dtype that all of them together are computed in.
+Tensor sparse_product(const pointwise::PointwiseOperator& op, std::initializer_list<const Tensor*> all,
+                      std::initializer_list<const Tensor*> factors);
 /// Makes a sparse tensor that takes no part in autograd what `result` is: a sparse tensor of its shape.
 void sparse_assign(Tensor& a, const Tensor& result, const char* name);
 /// A sparse tensor of x's shape and sparse dims without an entry.

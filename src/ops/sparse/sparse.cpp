@@ -106,6 +106,9 @@ const Operator sparse_indices_op{
     .sparse = true,
 };
 
+// Duplicates are added up before they become another dtype, as if the tensor were dense.
+Tensor with_dtype_summed(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : coalesced(x); }
+
 const Operator sparse_copy_op{
     .name = "copy",
     .infer =
@@ -118,7 +121,8 @@ const Operator sparse_copy_op{
     .cpu =
         [](const Call& c) {
           const auto& a = c.as<Target>();
-          const SparseParts& from = sparse_parts(c.input(0));
+          Tensor x = with_dtype_summed(c.input(0), a.dtype);
+          const SparseParts& from = sparse_parts(x);
           Tensor indices = make_tensor(from.indices.sizes(), DType::i64, a.device);
           Tensor values = make_tensor(from.values.sizes(), a.dtype, a.device);
           copy_into(indices, from.indices);
@@ -128,7 +132,8 @@ const Operator sparse_copy_op{
     .meta =
         [](const Call& c) {
           const auto& a = c.as<Target>();
-          const SparseParts& from = sparse_parts(c.input(0));
+          Tensor x = with_dtype_summed(c.input(0), a.dtype);
+          const SparseParts& from = sparse_parts(x);
           c.output() =
               make_sparse(make_tensor(from.indices.sizes(), DType::i64, a.device),
                           make_tensor(from.values.sizes(), a.dtype, a.device), c.input(0).sizes(), from.coalesced);

@@ -57,6 +57,7 @@ const bool choices = add_rows({
     POINTWISE(nan_to_num),
     row("nan_to_num.nan", [](In x) -> Out { return {nan_to_num(x[0]), nan_to_num(x[0], 2)}; },
         {{value({2, 3})}, {value({0, 3})}})
+        .takes(kNumber)
         .reference([](In x) -> Out { return {x[0], x[0]}; }),
 });
 

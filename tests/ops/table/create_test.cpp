@@ -106,5 +106,45 @@ const bool sparse = add_rows({
         .dynamic(),
 });
 
+// Arithmetic of sparse tensors is that of the dense ones.
+Tensor of_entries(const Tensor& values) {
+  return sparse_coo(tensor({{0, 2, 0}, {1, 0, 1}}, {i64}).to(values.device()), values, {3, 2});
+}
+template <class F>
+Row sparse_row(const char* name, std::vector<Sample> samples, F f,
+               std::source_location where = std::source_location::current()) {
+  auto body = [f](In x, auto form) {
+    Out out;
+    for (const Tensor& y : f(form(x[0]), x)) out.push_back(y.is_sparse() ? to_dense(y) : y);
+    return out;
+  };
+  return row(
+             name, [=](In x) { return body(x, of_entries); }, std::move(samples), where)
+      .reference([=](In x) { return body(x, [](const Tensor& v) { return to_dense(of_entries(v)); }); })
+      .speaks_of("sparse_coo")
+      .speaks_of("device")
+      .bounded();
+}
+using T = const Tensor&;
+
+const bool sparse_arithmetic = add_rows({
+    sparse_row("add.sparse", {{value({3}), value({3, 2})}},
+               [](T s, In x) -> Out { return {s + s, s + x[1], x[1] + s, add(s, x[1], 2), add(x[1], s, 2), s + 1}; })
+        .bools_differ()
+        .takes(kNumber),
+    sparse_row("sub.sparse", {{value({3}), value({3, 2})}},
+               [](T s, In x) -> Out { return {s - s * 3, s - x[1], x[1] - s, sub(x[1], s, 2), s - 1}; })
+        .speaks_of("mul")
+        .takes(kNumber & ~kBool),
+    sparse_row("mul.sparse", {{value({3}), value({3, 2})}},
+               [](T s, In x) -> Out { return {s * s, s * x[1], x[1] * s, s * x[1][0][0], s * 2}; })
+        .speaks_of("select")
+        .bools_differ()
+        .takes(kNumber),
+    sparse_row("div.sparse", {{value({3}), value({}, {1, 3})}}, [](T s, In x) -> Out { return {s / x[1], s / 2}; })
+        .bools_differ()
+        .takes(kNumber),
+});
+
 }  // namespace
 }  // namespace tutti::test
