@@ -13,7 +13,7 @@ install(EXPORT TuttiTargets NAMESPACE Tutti:: DESTINATION ${package_dir})
 
 get_target_property(tutti_type tutti TYPE)
 configure_package_config_file(cmake/TuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/TuttiConfig.cmake
-                              INSTALL_DESTINATION ${package_dir})
+                              INSTALL_DESTINATION ${package_dir} PATH_VARS CMAKE_INSTALL_LIBDIR)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TuttiConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/TuttiConfig.cmake ${PROJECT_BINARY_DIR}/TuttiConfigVersion.cmake
               cmake/FindOneDNN.cmake DESTINATION ${package_dir})

@@ -1,4 +1,5 @@
-// Uses an installed Tutti: the gradient of sum(x * x) is 2x; layers and an optimizer, whose code is in the library.
+// Uses an installed Tutti: the gradient of sum(x * x) is 2x; layers and an optimizer, whose code is in the library; a
+// compiled function (with an argument, by generated code, for which the installed libtutti_native.so must be found).
 // Exits with 1 if something is not as it should be.
 
 #include <tutti/tutti.h>
@@ -14,12 +15,15 @@ struct Net : nn::Module<Net> {
   Tensor forward(const Tensor& x) { return head(lstm(x).output); }
 };
 
-int main() {
+int main(int count, char**) {
   Tensor x = tensor({{1.0, 2.0}, {3.0, 4.0}});
   x.requires_grad_();
   sum(x * x).backward();
   std::cout << x.grad() << std::endl;
   if (!equal(x.grad(), tensor({{2.0, 4.0}, {6.0, 8.0}}))) return 1;
+
+  auto chain = compile([](const Tensor& t) { return tanh(t * 2) + t; }, {.backend = count > 1 ? "native" : ""});
+  if (!equal(chain(x), tanh(x * 2) + x)) return 1;
 
   manual_seed(1);
   Net net;

@@ -16,6 +16,7 @@ namespace tutti::pointwise {
 using F32 = Vec<float, 1>;
 using F64 = Vec<double, 1>;
 using I64 = Vec<int64_t, 1>;
+using C32 = Complex<F32>;
 
 // Whatever a formula gives goes to memory, so that nothing of it is left out.
 template <class R>
@@ -57,6 +58,12 @@ inline constexpr bool of_no_derivative =
     std::is_base_of_v<Predicate, F> || std::is_base_of_v<Logical, F> || std::is_base_of_v<Select, F> ||
     requires { &F::gradient; };
 
+template <class F>
+inline constexpr bool of_integers_too = std::is_base_of_v<Arithmetic, F> || std::is_base_of_v<Real, F> ||
+                                        std::is_base_of_v<Comparison, F> || std::is_base_of_v<Equality, F>;
+template <class F>
+inline constexpr bool of_complex = std::is_base_of_v<FloatingComplex, F> || std::is_base_of_v<Arithmetic, F>;
+
 template <class F, int Arity>
 struct OnDevice {
   static void compile(double* p) {
@@ -66,6 +73,8 @@ struct OnDevice {
     } else {
       forward<F, F32><<<1, 1>>>(p, p, all);
       forward<F, F64><<<1, 1>>>(p, p, all);
+      if constexpr (of_integers_too<F>) forward<F, I64><<<1, 1>>>(p, p, all);
+      if constexpr (of_complex<F>) forward<F, C32><<<1, 1>>>(p, p, all);
       if constexpr (!of_no_derivative<F>) slopes(p, all);
     }
   }
