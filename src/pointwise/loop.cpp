@@ -121,7 +121,7 @@ struct Loop {
     for (int k = 1; k < operands; ++k) {
       if (!operand[k].native || operand[k].stride[0] != 1 || begin + count >= space.total) continue;
       const auto* next = static_cast<const std::byte*>(in[k - 1]) + count * kind_size;
-      for (int64_t b = 0; b < count * kind_size; b += 64) __builtin_prefetch(next + b);
+      for (int64_t b = 0; b < count * kind_size; b += 64) fetch(next + b);
     }
   }
 
