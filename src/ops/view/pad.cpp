@@ -214,6 +214,9 @@ Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, double value) {
     size_t d = n - 1 - i;
     a.before[d] = pads[2 * i];
     a.after[d] = pads[2 * i + 1];
+    for (int64_t p : {a.before[d], a.after[d]})
+      check<ShapeError>(p < kMostElements && p > -kMostElements, "pad", "{} elements at dim {} of {} are too many", p,
+                        d, x);
     int64_t size = x.sizes()[d] + a.before[d] + a.after[d];
     check<ShapeError>(size >= 0, "pad", "pads {} and {} leave dim {} of {} with a negative size", a.before[d],
                       a.after[d], d, x);
