@@ -188,6 +188,15 @@ TEST(OptionsOf, OneThing) {
   EXPECT_EQ(rand({2}, f64).dtype(), f64);
   EXPECT_EQ(randn({2}, f64).dtype(), f64);
   EXPECT_EQ(arange(3, f64).dtype(), f64);
+  EXPECT_EQ(randint(9, {2}, i32).dtype(), i32);
+  EXPECT_EQ(randint(3, 9, {2}, Device("cpu:1")).device(), Device("cpu:1"));
+  EXPECT_EQ(randperm(3, i32).dtype(), i32);
+  EXPECT_EQ(empty_strided({2}, {3}, f64).dtype(), f64);
+  Tensor x = ones({2});
+  EXPECT_EQ(rand_like(x, f64).dtype(), f64);
+  EXPECT_EQ(randn_like(x, f64).dtype(), f64);
+  EXPECT_EQ(empty_like(x, Device("cpu:1")).device(), Device("cpu:1"));
+  EXPECT_EQ(full_like(x, 3, i32).dtype(), i32);
   DefaultDTypeGuard guard(f64);
   EXPECT_EQ(zeros({2}, {}).dtype(), f64);
 }
