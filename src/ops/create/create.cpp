@@ -11,6 +11,7 @@
 #include "tensor/call.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
+#include "tensor/number.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
 #include "tutti/trace.h"
@@ -236,6 +237,7 @@ Tensor& Tensor::fill_(const Tensor& value) {
   check_defined(*this, "fill_");
   check<ValueError>(!is_sparse(), "fill_", "{} is sparse: only zero_() leaves it so; to_dense() it first", *this);
   check<ValueError>(value.defined(), "fill_", "the value is undefined");
+  check_fits(value, dtype(), "fill_");
   return call_out(fill_op, {&value}, *this);
 }
 Tensor& Tensor::zero_() {
@@ -266,12 +268,14 @@ Tensor tensor(std::initializer_list<NestedList> list, const Options& options) {
 
 Tensor detail::tensor_of_number(const Tensor& number, const Options& options) {
   DType dtype = options.dtype.value_or(dtype_of_category(category(number.dtype())));
+  check_fits(number, dtype, "tensor");
   Tensor t = make_new("tensor", {}, dtype, device_or_current(options));
   return finish(fill_now(t, number), options);
 }
 
 Tensor detail::tensor_of_values(const void* values, size_t count, DType dtype, const Options& options) {
   Tensor t = make_new("tensor", static_cast<int64_t>(count), options.dtype.value_or(dtype), device_or_current(options));
+  check_fits(values, t.numel(), dtype, t.dtype(), "tensor");
   if (t.device().is_cpu() && count > 0)
     copy_into(t, from_blob(values, t.sizes(), {.dtype = dtype, .device = t.device()}));
   return finish(t, options);
@@ -363,10 +367,14 @@ Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step, const
       a.istart = start.item<int64_t>();
       a.istep = step.item<int64_t>();
       a.length = count_steps(a.istart, stop.item<int64_t>(), a.istep);
+      int64_t ends[] = {a.istart, a.istart + (a.length - 1) * a.istep};
+      check_fits(ends, a.length > 0 ? 2 : 0, DType::i64, a.dtype, "arange");
     } else {
       a.start = start.item<double>();
       a.step = step.item<double>();
       a.length = count_steps(a.start, stop.item<double>(), a.step);
+      double ends[] = {a.start, a.start + static_cast<double>(a.length - 1) * a.step};
+      check_fits(ends, a.length > 0 ? 2 : 0, DType::f64, a.dtype, "arange");
     }
     return finish(call(sequence_op, {}, attributes(a)), options);
   });
@@ -378,6 +386,7 @@ Tensor linspace(double start, double stop, int64_t steps, const Options& options
   a.dtype = dtype_or_default(options);
   a.device = device_or_current(options);
   check_device(a.device, "linspace");
+  for (double end : {start, stop}) check_fits(&end, 1, DType::f64, a.dtype, "linspace");
   a.start = start;
   a.step = steps > 1 ? (stop - start) / static_cast<double>(steps - 1) : 0;
   a.length = steps;
