@@ -165,6 +165,18 @@ Tensor full(const Shape& sizes, const Tensor& value, O option) {
   return full(sizes, value, detail::options_of(option));
 }
 template <OneOption O>
+Tensor empty_strided(const Shape& sizes, const Shape& strides, O option) {
+  return empty_strided(sizes, strides, detail::options_of(option));
+}
+template <OneOption O>
+Tensor empty_like(const Tensor& x, O option) {
+  return empty_like(x, detail::options_of(option));
+}
+template <OneOption O>
+Tensor full_like(const Tensor& x, const Tensor& value, O option) {
+  return full_like(x, value, detail::options_of(option));
+}
+template <OneOption O>
 Tensor zeros_like(const Tensor& x, O option) {
   return zeros_like(x, detail::options_of(option));
 }
@@ -265,15 +277,15 @@ ValuesIndices& max_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool ke
 ValuesIndices min(const Tensor& x, int64_t dim, bool keepdim = false);
 ValuesIndices& min_out(ValuesIndices& out, const Tensor& x, int64_t dim, bool keepdim = false);
 /// Of two tensors, element by element: maximum() and minimum(). A whole number as the second argument is a dim.
-inline Tensor max(const Tensor& x, const Tensor& y) { return maximum(x, y); }
-inline Tensor min(const Tensor& x, const Tensor& y) { return minimum(x, y); }
+Tensor max(const Tensor& x, const Tensor& y);
+Tensor min(const Tensor& x, const Tensor& y);
 template <std::floating_point F>
 Tensor max(const Tensor& x, F y) {
-  return maximum(x, y);
+  return max(x, Tensor(y));
 }
 template <std::floating_point F>
 Tensor min(const Tensor& x, F y) {
-  return minimum(x, y);
+  return min(x, Tensor(y));
 }
 Tensor argmax(const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
 Tensor& argmax_out(Tensor& out, const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = false);
@@ -451,5 +463,7 @@ Tensor sparse_indices(const Tensor& x);
 bool equal(const Tensor& a, const Tensor& b);
 /// Whether all elements agree within atol + rtol·|b|.
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
+/// The same of each element; with equal_nan, NaN is close to NaN.
+Tensor isclose(const Tensor& x, const Tensor& y, const Tensor& rtol, const Tensor& atol, bool equal_nan);
 
 }  // namespace tutti

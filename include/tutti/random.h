@@ -65,10 +65,30 @@ Tensor randint(int64_t low, int64_t high, const Shape& sizes, const Options& opt
 inline Tensor randint(int64_t high, const Shape& sizes, const Options& options = {}) {
   return randint(0, high, sizes, options);
 }
+template <OneOption O>
+Tensor randint(int64_t low, int64_t high, const Shape& sizes, O option) {
+  return randint(low, high, sizes, detail::options_of(option));
+}
+template <OneOption O>
+Tensor randint(int64_t high, const Shape& sizes, O option) {
+  return randint(0, high, sizes, detail::options_of(option));
+}
 /// 0 ... n-1 in random order.
 Tensor randperm(int64_t n, const Options& options = {});
+template <OneOption O>
+Tensor randperm(int64_t n, O option) {
+  return randperm(n, detail::options_of(option));
+}
 Tensor rand_like(const Tensor& x, const Options& options = {});
 Tensor randn_like(const Tensor& x, const Options& options = {});
+template <OneOption O>
+Tensor rand_like(const Tensor& x, O option) {
+  return rand_like(x, detail::options_of(option));
+}
+template <OneOption O>
+Tensor randn_like(const Tensor& x, O option) {
+  return randn_like(x, detail::options_of(option));
+}
 /// 1 with the probability given by each element of p, else 0; dtype of p.
 Tensor bernoulli(const Tensor& p);
 /// `count` indices drawn by the weights in the last dim; unless they are put back (replacement), no index comes twice.

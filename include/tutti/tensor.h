@@ -167,14 +167,14 @@ class Tensor {
   DType dtype() const;
   Device device() const;
   Layout layout() const;
-  bool is_sparse() const { return layout() == Layout::sparse; }
-  bool is_floating() const { return tutti::is_floating(dtype()); }
-  bool is_complex() const { return tutti::is_complex(dtype()); }
+  bool is_sparse() const;
+  bool is_floating() const;
+  bool is_complex() const;
   bool is_contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
   /// Made from a C++ number, see the constructor.
   bool is_number() const;
   bool is_view() const;
-  size_t element_size() const { return size_of(dtype()); }
+  size_t element_size() const;
 
   // ---- Data
   void* raw_data() const;
@@ -234,7 +234,7 @@ class Tensor {
   Tensor to(const Options& options) const;
   Tensor to(const char* device) const { return to(Device(device)); }
   /// To the dtype and device of another.
-  Tensor type_as(const Tensor& other) const { return to(Options{other.dtype(), other.device()}); }
+  Tensor type_as(const Tensor& other) const;
   Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
   Tensor clone(MemoryFormat format = MemoryFormat::preserve) const;
   Tensor& copy_(const Tensor& source);
@@ -277,8 +277,8 @@ class Tensor {
   Tensor squeeze(int64_t dim) const;
   Tensor unsqueeze(int64_t dim) const;
   Tensor expand(const Shape& sizes) const;
-  Tensor view_as(const Tensor& other) const { return view(other.sizes()); }
-  Tensor expand_as(const Tensor& other) const { return expand(other.sizes()); }
+  Tensor view_as(const Tensor& other) const;
+  Tensor expand_as(const Tensor& other) const;
   Tensor movedim(const Shape& from, const Shape& to) const;
   Tensor narrow(int64_t dim, int64_t start, int64_t length) const;
   Tensor slice(int64_t dim, std::optional<int64_t> start, std::optional<int64_t> stop = {}, int64_t step = 1) const;
@@ -392,6 +392,7 @@ class Tensor {
   Tensor sub(const Tensor& y, const Tensor& alpha) const;
   Tensor& sub_(const Tensor& y, const Tensor& alpha);
   Tensor nan_to_num(const Tensor& nan = 0) const;
+  Tensor isclose(const Tensor& y, const Tensor& rtol, const Tensor& atol, bool equal_nan) const;
 
 #include "tutti/pointwise/methods.inc"
 

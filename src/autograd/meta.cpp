@@ -112,10 +112,7 @@ void refresh_view(const TensorImpl* view) {
 class WrittenPartNode final : public Node {
  public:
   WrittenPartNode(const Tensor& base, const TensorImpl* view, const Ref<Node>& inner, uint32_t output)
-      : sizes_(base.sizes()),
-        strides_(base.strides()),
-        offset_(base.storage_offset()),
-        part_(geometry_of(view)) {
+      : sizes_(base.sizes()), strides_(base.strides()), offset_(base.storage_offset()), part_(geometry_of(view)) {
     device = base.device();
     edges.push_back(gradient_edge(base));
     edges.push_back({inner, output});
@@ -212,6 +209,7 @@ bool Tensor::requires_grad() const { return defined() && tutti::requires_grad(im
 bool Tensor::is_leaf() const { return !requires_grad() || !impl()->autograd->node; }
 
 Tensor& Tensor::requires_grad_(bool value) {
+  check<ValueError>(defined(), "requires_grad_", "the tensor is undefined: it was never given a value");
   check<GradError>(!value || is_differentiable(dtype()), "requires_grad_",
                    "only floating and complex tensors have gradients, not {}", *this);
   check<GradError>(is_leaf(), "requires_grad_", "{} was made by '{}': only leaves can be told; use detach()", *this,
@@ -261,6 +259,7 @@ Tensor Tensor::detach() const {
 }
 
 Tensor& Tensor::detach_() {
+  check<ValueError>(defined(), "detach_", "the tensor is undefined: it was never given a value");
   check<GradError>(!is_view(), "detach_", "{} is a view; use detach()", *this);
   if (auto* meta = impl()->autograd) {
     meta->node = {};

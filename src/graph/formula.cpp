@@ -121,9 +121,9 @@ std::optional<Formula> formula_of(const Graph& graph, const Node& n) {
   ModeGuard untraced(0, kTraceMode);
   std::optional<Formula> f;
   try {
-    if (n.op->infer == &pointwise::infer)
+    if (pointwise::has_formula(*n.op))
       f = forward(graph, n, static_cast<const PointwiseOperator&>(*n.op));
-    else if (n.op->infer == &pointwise::infer_gradient)
+    else if (pointwise::has_formula_of_gradient(*n.op))
       f = gradient(graph, n, static_cast<const GradientOperator&>(*n.op));
   } catch (const Error&) {
     return {};  // it will say so itself when it runs

@@ -116,7 +116,7 @@ class Partition {
     const Node& n = producer(v);
     bool view = is_view(n);
     if (!view && (n.kind != Kind::call || n.has_effect() || n.outputs.size() != 1)) return Network::kNever;
-    if (!view && (!n.op->pointwise || n.op->infer != &pointwise::infer)) return Network::kNever;
+    if (!view && !pointwise::has_formula(*n.op)) return Network::kNever;
     for (ValueId u : n.inputs)
       if (u != kNone && written_[at(forward_.memory_of(u))]) return Network::kNever;
     if (view) return 1;

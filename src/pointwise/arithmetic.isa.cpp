@@ -1,5 +1,9 @@
 // Sums, products, quotients, powers, extrema.
 #include "pointwise/define.h"
+#if defined(TUTTI_ISA_BASE)
+#include "base/check.h"
+#include "tensor/number.h"
+#endif
 
 namespace tutti::pointwise {
 inline namespace TUTTI_ISA {
@@ -267,6 +271,9 @@ struct Clamp : Real {
     auto raised = select((x < low) | (low != low), low, x);
     return select((raised > high) | (high != high), high, raised);
   }
+#if !defined(__CUDACC__)
+  static void infer(const Call& call, std::span<TensorSpec> outputs);
+#endif
 };
 
 /// x, or `low` where it is less. The gradient passes above and at the bound.
@@ -275,6 +282,9 @@ struct ClampMin : Real {
   TUTTI_HD static auto value(X x, L low) {
     return select((x < low) | (low != low), low, x);
   }
+#if !defined(__CUDACC__)
+  static void infer(const Call& call, std::span<TensorSpec> outputs);
+#endif
 };
 
 /// x, or `high` where it is more. The gradient passes below and at the bound.
@@ -283,6 +293,9 @@ struct ClampMax : Real {
   TUTTI_HD static auto value(X x, H high) {
     return select((x > high) | (high != high), high, x);
   }
+#if !defined(__CUDACC__)
+  static void infer(const Call& call, std::span<TensorSpec> outputs);
+#endif
 };
 
 /// Between x (weight 0) and y (weight 1), and exactly these at the ends.
@@ -404,6 +417,31 @@ const PointwiseOperator* Pow::sooner(std::span<const Tensor* const> inputs) {
          : power == 0.5 ? &sqrt_operator()
          : power == -1  ? &reciprocal_operator()
                         : nullptr;
+}
+
+namespace {
+// Integers are clamped as i64, so a bound beyond the dtype does no harm, unless all of its numbers lie on the wrong
+// side: then the result would wrap. Floats would become infinite.
+void check_bound(const char* name, const Tensor& bound, DType dtype, int wrong_side) {
+  if (fits(bound, dtype)) return;
+  auto value = bound.item<double>();
+  check<ValueError>(wrong_side > 0 ? value < 0 : value > 0, name, "no number of {} is as {} as {}", dtype,
+                    wrong_side > 0 ? "large" : "small", value);
+}
+}  // namespace
+
+void Clamp::infer(const Call& call, std::span<TensorSpec> outputs) {
+  pointwise::infer(call, outputs);
+  check_bound(call.op.name, call.input(1), outputs[0].dtype, 1);
+  check_bound(call.op.name, call.input(2), outputs[0].dtype, -1);
+}
+void ClampMin::infer(const Call& call, std::span<TensorSpec> outputs) {
+  pointwise::infer(call, outputs);
+  check_bound(call.op.name, call.input(1), outputs[0].dtype, 1);
+}
+void ClampMax::infer(const Call& call, std::span<TensorSpec> outputs) {
+  pointwise::infer(call, outputs);
+  check_bound(call.op.name, call.input(1), outputs[0].dtype, -1);
 }
 #endif
 }  // namespace tutti::pointwise

@@ -351,6 +351,7 @@ PointwiseOperator describe_operator(const char* name, const Kernels& kernels,
     op.saves_inputs = kAll;
     op.gradients = gradients.data();
   }
+  if constexpr (requires { &F::infer; }) op.infer = &F::infer;
   if constexpr (requires { &F::narrow; }) op.narrow = &F::narrow;
   if constexpr (requires { &F::sooner; }) op.sooner = &F::sooner;
   if constexpr (is_derived<F>) op.second = &second_of<F, Arity>;

@@ -71,6 +71,10 @@ DType common_dtype(const char* name, const Signature& signature, std::span<const
 Tensor apply(const PointwiseOperator& op, std::initializer_list<const Tensor*> inputs);
 Tensor& apply_out(const PointwiseOperator& op, std::initializer_list<const Tensor*> inputs, Tensor& out);
 
+/// Whether it is a PointwiseOperator or a GradientOperator: there are other pointwise ones.
+inline bool has_formula(const Operator& op) { return op.cpu == &run; }
+inline bool has_formula_of_gradient(const Operator& op) { return op.cpu == &run_gradient; }
+
 /// The kernels for this machine; null where there are none for an instruction set.
 Kernels best(const Kernels& base, const Kernels* v3, const Kernels* v4);
 

@@ -57,11 +57,11 @@ Tensor Tensor::from_complex(std::complex<double> value) { return make_number(DTy
 const Shape& Tensor::sizes() const { return get(*this, "sizes")->sizes; }
 const Shape& Tensor::strides() const { return get(*this, "strides")->strides; }
 int64_t Tensor::size(int64_t d) const {
-  check<IndexError>(dim() > 0, "size", "a zero-dimensional tensor has no dim {}", d);
+  check<IndexError>(!get(*this, "size")->sizes.empty(), "size", "a zero-dimensional tensor has no dim {}", d);
   return sizes()[static_cast<size_t>(wrap_dim(d, *this, "size"))];
 }
 int64_t Tensor::stride(int64_t d) const {
-  check<IndexError>(dim() > 0, "stride", "a zero-dimensional tensor has no dim {}", d);
+  check<IndexError>(!get(*this, "stride")->sizes.empty(), "stride", "a zero-dimensional tensor has no dim {}", d);
   return strides()[static_cast<size_t>(wrap_dim(d, *this, "stride"))];
 }
 int64_t Tensor::dim() const { return static_cast<int64_t>(get(*this, "dim")->sizes.size()); }
@@ -70,6 +70,10 @@ int64_t Tensor::storage_offset() const { return get(*this, "storage_offset")->of
 DType Tensor::dtype() const { return get(*this, "dtype")->dtype; }
 Device Tensor::device() const { return get(*this, "device")->device; }
 Layout Tensor::layout() const { return get(*this, "layout")->layout; }
+size_t Tensor::element_size() const { return size_of(get(*this, "element_size")->dtype); }
+bool Tensor::is_sparse() const { return get(*this, "is_sparse")->layout == Layout::sparse; }
+bool Tensor::is_floating() const { return tutti::is_floating(get(*this, "is_floating")->dtype); }
+bool Tensor::is_complex() const { return tutti::is_complex(get(*this, "is_complex")->dtype); }
 bool Tensor::is_number() const { return get(*this, "is_number")->number; }
 bool Tensor::is_view() const { return get(*this, "is_view")->base.defined(); }
 
@@ -85,7 +89,8 @@ bool Tensor::is_contiguous(MemoryFormat format) const {
 }
 
 void Tensor::check_dtype(DType wanted) const {
-  check<DTypeError>(dtype() == wanted, "data", "{} holds {}, not {}", *this, dtype(), wanted);
+  DType held = get(*this, "data")->dtype;
+  check<DTypeError>(held == wanted, "data", "{} holds {}, not {}", *this, held, wanted);
 }
 
 void* Tensor::raw_data() const {
@@ -158,7 +163,7 @@ uint64_t Tensor::version() const {
   return version;
 }
 void Tensor::set_version(uint64_t version) const {
-  if (Storage* storage = versioned_storage(impl())) storage->version = version;
+  if (Storage* storage = versioned_storage(get(*this, "set_version"))) storage->version = version;
   if (Tracer* tracer = tracing()) tracer->version_set(*this, version);
 }
 
@@ -192,13 +197,18 @@ std::string describe(const Tensor& t) {
 
 // ---- Methods that call the function of the same name
 
-Tensor Tensor::to(DType dtype) const { return dtype == this->dtype() ? *this : cast(*this, dtype); }
-Tensor Tensor::to(Device device) const { return device == this->device() ? *this : copy_to(*this, device); }
+Tensor Tensor::to(DType dtype) const { return dtype == get(*this, "to")->dtype ? *this : cast(*this, dtype); }
+Tensor Tensor::to(Device device) const { return device == get(*this, "to")->device ? *this : copy_to(*this, device); }
 Tensor Tensor::to(const Options& options) const {
   Tensor t = options.dtype ? to(*options.dtype) : *this;
   if (options.device) t = t.to(*options.device);
   if (!options.requires_grad || t.requires_grad()) return t;
   return t.is_same(*this) ? t.detach().requires_grad_() : t.requires_grad_();
+}
+Tensor Tensor::type_as(const Tensor& other) const {
+  get(*this, "type_as");
+  const TensorImpl* like = get(other, "type_as");
+  return to(Options{.dtype = like->dtype, .device = like->device});
 }
 void Tensor::backward(const BackwardOptions& options) const { tutti::backward(TensorList{*this}, {}, options); }
 Tensor Tensor::contiguous(MemoryFormat format) const { return tutti::contiguous(*this, format); }
@@ -209,13 +219,22 @@ Tensor Tensor::reshape(const Shape& sizes) const { return tutti::reshape(*this, 
 Tensor Tensor::permute(const Shape& dims) const { return tutti::permute(*this, dims); }
 Tensor Tensor::transpose(int64_t dim0, int64_t dim1) const { return tutti::transpose(*this, dim0, dim1); }
 Tensor Tensor::t() const {
-  check<ShapeError>(dim() <= 2, "t", "needs at most 2 dims, not {}; use transpose(dim0, dim1)", sizes());
-  return dim() < 2 ? *this : transpose(0, 1);
+  const Shape& sizes = get(*this, "t")->sizes;
+  check<ShapeError>(sizes.size() <= 2, "t", "needs at most 2 dims, not {}; use transpose(dim0, dim1)", sizes);
+  return sizes.size() < 2 ? *this : transpose(0, 1);
 }
 Tensor Tensor::squeeze() const { return tutti::squeeze(*this); }
 Tensor Tensor::squeeze(int64_t dim) const { return tutti::squeeze(*this, dim); }
 Tensor Tensor::unsqueeze(int64_t dim) const { return tutti::unsqueeze(*this, dim); }
 Tensor Tensor::expand(const Shape& sizes) const { return tutti::expand(*this, sizes); }
+Tensor Tensor::view_as(const Tensor& other) const {
+  const Shape& sizes = get(other, "view_as")->sizes;
+  return named("view_as", [&] { return view(sizes); });
+}
+Tensor Tensor::expand_as(const Tensor& other) const {
+  const Shape& sizes = get(other, "expand_as")->sizes;
+  return named("expand_as", [&] { return expand(sizes); });
+}
 Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
   return tutti::narrow(*this, dim, start, length);
 }
@@ -292,6 +311,9 @@ bool Tensor::equal(const Tensor& other) const { return tutti::equal(*this, other
 bool Tensor::allclose(const Tensor& other, double rtol, double atol, bool equal_nan) const {
   return tutti::allclose(*this, other, rtol, atol, equal_nan);
 }
+Tensor Tensor::isclose(const Tensor& y, const Tensor& rtol, const Tensor& atol, bool equal_nan) const {
+  return tutti::isclose(*this, y, rtol, atol, equal_nan);
+}
 Tensor Tensor::add(const Tensor& y, const Tensor& alpha) const { return tutti::add(*this, y, alpha); }
 Tensor& Tensor::add_(const Tensor& y, const Tensor& alpha) {
   return named("add", [&]() -> Tensor& { return addcmul_(y, alpha); });
@@ -319,7 +341,7 @@ Tensor Tensor::var(const Shape& dims, bool keepdim, int64_t correction) const {
   return tutti::var(*this, dims, keepdim, correction);
 }
 Tensor Tensor::std(const Shape& dims, bool keepdim, int64_t correction) const {
-  return tutti::stddev(*this, dims, keepdim, correction);
+  return named("std", [&] { return tutti::stddev(*this, dims, keepdim, correction); });
 }
 Tensor Tensor::norm(double p, const Shape& dims, bool keepdim) const { return tutti::norm(*this, p, dims, keepdim); }
 Tensor Tensor::count_nonzero(const Shape& dims, bool keepdim) const {
@@ -362,11 +384,16 @@ Tensor Tensor::to_sparse() const { return tutti::to_sparse(*this); }
 Tensor Tensor::indices() const { return sparse_indices(*this); }
 Tensor Tensor::values() const { return sparse_values(*this); }
 
-bool Tensor::is_coalesced() const { return is_sparse() && impl()->sparse->coalesced; }
+bool Tensor::is_coalesced() const {
+  const TensorImpl* t = get(*this, "is_coalesced");
+  return t->sparse && t->sparse->coalesced;
+}
 int64_t Tensor::sparse_dim() const {
-  check<ValueError>(is_sparse(), "sparse_dim", "{} is not sparse", *this);
+  check<ValueError>(get(*this, "sparse_dim")->sparse != nullptr, "sparse_dim", "{} is not sparse", *this);
   return impl()->sparse->indices.size(0);
 }
-int64_t Tensor::dense_dim() const { return dim() - sparse_dim(); }
+int64_t Tensor::dense_dim() const {
+  return named("dense_dim", [&] { return dim() - sparse_dim(); });
+}
 
 }  // namespace tutti

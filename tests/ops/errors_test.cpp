@@ -137,6 +137,61 @@ TEST(Errors, NameTheFunctionAndNotItsParts) {
   EXPECT_EQ(operation([&] { batch_norm(ones({2, 1}, i64), {}, {}, zeros({1}), ones({1}), false); }), "batch_norm");
 }
 
+TEST(Errors, OfCreationNameTheFunction) {
+  Tensor x = ones({2, 3}), nothing;
+  EXPECT_THAT(message_of<ShapeError>([] { tril_indices(-1, 2); }), StartsWith("tril_indices: the size must not be"));
+  EXPECT_THAT(message_of<ShapeError>([] { triu_indices(2, -1); }), StartsWith("triu_indices:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { full({1}, x); }), StartsWith("full: the value must be a number"));
+  EXPECT_THAT(message_of<ShapeError>([&] { full_like(x, x); }), StartsWith("full_like: the value must be a number"));
+  EXPECT_THAT(message_of<ShapeError>([&] { arange(x); }), StartsWith("arange:"));
+  EXPECT_THAT(message_of<DeviceError>([&] { arange(ones({}, Device("meta"))); }), StartsWith("arange:"));
+  EXPECT_THAT(message_of<ValueError>([&] { arange(std::complex<double>(0, 1)); }), StartsWith("arange:"));
+  EXPECT_THAT(message_of<ShapeError>([] { linspace(0, 1, INT64_MAX); }), StartsWith("linspace:"));
+  EXPECT_THAT(message_of<ShapeError>([] { empty({2}, {}, MemoryFormat::channels_last); }), StartsWith("empty:"));
+  EXPECT_THAT(message_of<ValueError>([&] { full({1}, nothing); }), StartsWith("full: the value is undefined"));
+  EXPECT_THAT(message_of<ValueError>([&] { full_like(x, nothing); }), StartsWith("full_like: the value is undefined"));
+  EXPECT_THAT(message_of<ValueError>([&] { arange(nothing); }), StartsWith("arange: the tensor is undefined"));
+  EXPECT_THAT(message_of<ValueError>([&] { arange(0, 3, nothing); }), StartsWith("arange: the tensor is undefined"));
+}
+
+TEST(Errors, OfMethodsNameTheMethod) {
+  Tensor x = ones({2, 3}), nothing;
+  auto undefined = [](const char* name) { return StartsWith(std::string(name) + ": the tensor is undefined"); };
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.to(f64); }), undefined("to"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.to(Device("cpu")); }), undefined("to"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.to({.dtype = f64}); }), undefined("to"));
+  EXPECT_THAT(message_of<ValueError>([&] { x.type_as(nothing); }), undefined("type_as"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.type_as(x); }), undefined("type_as"));
+  EXPECT_THAT(message_of<ValueError>([&] { x.view_as(nothing); }), undefined("view_as"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.view_as(x); }), undefined("view_as"));
+  EXPECT_THAT(message_of<ValueError>([&] { x.expand_as(nothing); }), undefined("expand_as"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.t(); }), undefined("t"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.detach_(); }), undefined("detach_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.requires_grad_(); }), undefined("requires_grad_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.uniform_(); }), undefined("uniform_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.normal_(); }), undefined("normal_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.bernoulli_(); }), undefined("bernoulli_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.exponential_(); }), undefined("exponential_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.random_(0, 2); }), undefined("random_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.fill_diagonal_(1); }), undefined("fill_diagonal_"));
+  EXPECT_THAT(message_of<ValueError>([&] { nothing.set_version(1); }), undefined("set_version"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.size(0); }), undefined("size"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.stride(0); }), undefined("stride"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.is_sparse(); }), undefined("is_sparse"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.is_floating(); }), undefined("is_floating"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.is_complex(); }), undefined("is_complex"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.is_coalesced(); }), undefined("is_coalesced"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.sparse_dim(); }), undefined("sparse_dim"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.element_size(); }), undefined("element_size"));
+  EXPECT_THAT(message_of<ValueError>([&] { (void)nothing.data<float>(); }), undefined("data"));
+  EXPECT_THAT(message_of<ShapeError>([&] { x.view_as(ones({4})); }), StartsWith("view_as:"));
+  EXPECT_THAT(message_of<DTypeError>([] { ones({2}, i64).std(); }), StartsWith("std:"));
+  EXPECT_THAT(message_of<DTypeError>([] { stddev(ones({2}, i64)); }), StartsWith("stddev:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { max(x, ones({4})); }), StartsWith("max:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { min(x, ones({4})); }), StartsWith("min:"));
+  EXPECT_THAT(message_of<ValueError>([&] { roll(to_sparse(x), 1); }), StartsWith("roll:"));
+}
+
 TEST(Errors, BoolsAreNotSubtracted) {
   Tensor b = tensor({true, false});
   EXPECT_THAT(message_of<DTypeError>([&] { (void)(b - b); }), StartsWith("sub: does not take bool"));
@@ -156,6 +211,24 @@ TEST(Errors, DevicesThatAreNotThere) {
   EXPECT_THAT(message_of<DeviceError>([] { rand({2}, Device("cpu:2")); }), HasSubstr("2 cpu devices"));
   EXPECT_THROW(ones({2}).to("cpu:2"), DeviceError);
   EXPECT_THROW(arange(3, Device("cpu:2")), DeviceError);
+  Options nowhere{.device = "cpu:2"};
+  Tensor x = ones({2, 2});
+  auto text = [](const char* name) { return StartsWith(std::string(name) + ": there is no cpu:2"); };
+  EXPECT_THAT(message_of<DeviceError>([&] { randperm(3, nowhere); }), text("randperm"));
+  EXPECT_THAT(message_of<DeviceError>([&] { randint(3, {2}, nowhere); }), text("randint"));
+  EXPECT_THAT(message_of<DeviceError>([&] { zeros_like(x, nowhere); }), text("zeros_like"));
+  EXPECT_THAT(message_of<DeviceError>([&] { zeros_like(to_sparse(x), nowhere); }), text("zeros_like"));
+  EXPECT_THAT(message_of<DeviceError>([&] { ones_like(x, nowhere); }), text("ones_like"));
+  EXPECT_THAT(message_of<DeviceError>([&] { full_like(x, 1, nowhere); }), text("full_like"));
+  EXPECT_THAT(message_of<DeviceError>([&] { empty_like(x, nowhere); }), text("empty_like"));
+  EXPECT_THAT(message_of<DeviceError>([&] { rand_like(x, nowhere); }), text("rand_like"));
+  EXPECT_THAT(message_of<DeviceError>([&] { eye(2, 2, nowhere); }), text("eye"));
+  EXPECT_THAT(message_of<DeviceError>([&] { linspace(0, 1, 2, nowhere); }), text("linspace"));
+  EXPECT_THAT(message_of<DeviceError>([&] { tensor({1, 2}, nowhere); }), text("tensor"));
+  EXPECT_THAT(message_of<DeviceError>([&] { tensor(1, nowhere); }), text("tensor"));
+  EXPECT_THAT(message_of<DeviceError>([&] { empty_strided({2}, {1}, nowhere); }), text("empty_strided"));
+  EXPECT_THAT(message_of<DeviceError>([&] { from_blob(x.raw_data(), {2}, nowhere); }), text("from_blob"));
+  EXPECT_THAT(message_of<DeviceError>([] { randperm(3, Device("cuda:0")); }), StartsWith("randperm:"));
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -571,6 +571,11 @@ TEST(Equal, Close) {
   EXPECT_TRUE(allclose(tensor(std::complex<double>(1, 2)), tensor(std::complex<double>(1, 2 + 1e-7))));
   EXPECT_THROW(allclose(ones({2}), ones({3})), ShapeError);
   EXPECT_THROW(allclose(ones({2}), ones({2}), -1), ValueError);
+  Tensor x = tensor({nan, nan, 1.0, inf}), y = tensor({nan, 1.0, 1.0, inf});
+  EXPECT_EQ(values(isclose(x, y)), (Doubles{0, 0, 1, 1}));
+  EXPECT_EQ(values(isclose(x, y, 1e-5, 1e-8, true)), (Doubles{1, 0, 1, 1}));
+  EXPECT_EQ(values(x.isclose(nan, 1e-5, 1e-8, true)), (Doubles{1, 1, 0, 0}));
+  EXPECT_EQ(values(isclose(tensor({1, 2}), tensor({{1, 3}}), 0, 0, true)), (Doubles{1, 0}));
 }
 
 TEST(Index, ResultsOfGradientsOfEmptySelections) {

@@ -30,6 +30,39 @@ TEST(Geometry, WhatReachesTooFarIsRefused) {
   EXPECT_THAT(message_of<IndexError>([] { tensor(1.0).unsqueeze(2); }), HasSubstr("-1 to 0"));
 }
 
+// Products and sums that wrap to something harmless, or to nothing at all.
+TEST(Geometry, WhatWrapsIsRefused) {
+  constexpr int64_t much = int64_t{1} << 32, most = INT64_MAX;
+  Tensor x = ones({4}), none = zeros({0});
+  auto too_many = HasSubstr("too many");
+  EXPECT_THAT(message_of<ShapeError>([&] { view(none, {much, much}); }), HasSubstr("view: [4294967296, 4294967296]"));
+  EXPECT_THAT(message_of<ShapeError>([&] { view(ones({1}), {7, 0x6DB6DB6DB6DB6DB7}); }), too_many);
+  EXPECT_THAT(message_of<ShapeError>([&] { reshape(none, {much, -1, much}); }), HasSubstr("reshape:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { repeat(x, {int64_t{1} << 62}); }), HasSubstr("repeat:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { repeat(none, {much, much, 1}); }), HasSubstr("repeat:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { tile(x, {int64_t{1} << 62}); }), HasSubstr("tile:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { repeat_interleave(x, int64_t{1} << 62, 0); }),
+              HasSubstr("repeat_interleave:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { split(x, {most, most, 6}); }), HasSubstr("do not add up"));
+  EXPECT_THAT(message_of<ShapeError>([&] { pad(x, {most, most}); }), HasSubstr("pad:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { diag(x, most); }), HasSubstr("diag:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { diag(x, INT64_MIN); }), HasSubstr("diag:"));
+  EXPECT_THAT(message_of<ShapeError>([&] { one_hot(zeros({0, 4}, i64), int64_t{1} << 62); }), HasSubstr("one_hot:"));
+  Tensor long_one = ones({1}).expand({int64_t{1} << 58});
+  EXPECT_THAT(message_of<ShapeError>([&] { cat(TensorList(64, long_one)); }), HasSubstr("cat:"));
+  EXPECT_EQ(view(none, {much, 0}).sizes(), (Shape{much, 0}));
+  EXPECT_EQ(unfold(ones({4, 2}), 0, 4, most).clone().sizes(), (Shape{1, 2, 4}));
+  EXPECT_EQ(repeat(none, {most}).numel(), 0);
+}
+
+TEST(Chunk, OfNothing) {
+  TensorList parts = chunk(zeros({0, 2}), 3);
+  ASSERT_EQ(parts.size(), 3u);
+  for (auto& part : parts) EXPECT_EQ(part.sizes(), (Shape{0, 2}));
+  EXPECT_EQ(chunk(zeros({2, 0}), 2, 1).size(), 2u);
+  EXPECT_EQ(chunk(zeros({2}), 3).size(), 2u);
+}
+
 TEST(Flip, DimsAndLayouts) {
   Tensor x = counting({2, 3});
   EXPECT_EQ(ints(flip(x, 0)), (Ints{3, 4, 5, 0, 1, 2}));

@@ -1,5 +1,6 @@
 // What a program's author meets first: numbers in and out, handles, options, guards, printing.
 #include <array>
+#include <functional>
 #include <sstream>
 #include <thread>
 
@@ -144,6 +145,105 @@ TEST(FromNumbers, RangesOfAnyType) {
   EXPECT_THROW(tensor(std::vector<size_t>{SIZE_MAX}), ValueError);
 }
 
+// What item() refuses to read, no function writes: each is given a number and a dtype that it is to become.
+TEST(FromNumbers, RefuseWhatTheDTypeCannotHold) {
+  using C = std::complex<double>;
+  struct Way {
+    const char* name;
+    std::function<Tensor(const Tensor& number, DType dtype)> write;
+  };
+  Tensor mask = tensor({true, false}), index = tensor({0});
+  const std::vector<Way> ways{
+      {"full", [](const Tensor& v, DType d) { return full({2}, v, d); }},
+      {"full_like", [](const Tensor& v, DType d) { return full_like(ones({2}), v, d); }},
+      {"fill_", [](const Tensor& v, DType d) { return zeros({2}, d).fill_(v); }},
+      {"fill_diagonal_", [](const Tensor& v, DType d) { return zeros({2, 2}, d).fill_diagonal_(v).diagonal(); }},
+      {"copy_", [](const Tensor& v, DType d) { return zeros({2}, d).copy_(v); }},
+      {"masked_fill", [&](const Tensor& v, DType d) { return masked_fill(zeros({2}, d), mask, v); }},
+      {"masked_fill_", [&](const Tensor& v, DType d) { return zeros({2}, d).masked_fill_(mask, v); }},
+      {"index_fill", [&](const Tensor& v, DType d) { return index_fill(zeros({2}, d), 0, index, v); }},
+      {"index_fill_", [&](const Tensor& v, DType d) { return zeros({2}, d).index_fill_(0, index, v); }},
+      {"index_put_", [&](const Tensor& v, DType d) { return zeros({2}, d).index_put_({0}, v); }},
+      {"scatter", [&](const Tensor& v, DType d) { return scatter(zeros({2}, d), 0, index, v); }},
+  };
+  for (auto& way : ways) {
+    auto refused = [&](const Tensor& number, DType dtype, const char* why) {
+      std::string text = message_of<ValueError>([&] { way.write(number, dtype); });
+      EXPECT_THAT(text, testing::StartsWith(std::string(way.name) + ": ")) << number << dtype;
+      EXPECT_THAT(text, HasSubstr(why));
+    };
+    auto first = [&](const Tensor& number, DType dtype) { return way.write(number, dtype)[0].item<double>(); };
+    refused(300, u8, "300 does not lie in 0 to 255, which u8 can hold");
+    refused(-1, u8, "-1 does not lie in 0 to 255");
+    refused(-129, i8, "-128 to 127");
+    refused(40000, i16, "-32768 to 32767");
+    refused(int64_t{1} << 31, i32, "-2147483648 to 2147483647");
+    refused(70000, f16, "70000 is too large for f16");
+    refused(1e39, f32, "1e+39 is too large for f32");
+    refused(3.4e38, bf16, "is too large for bf16");
+    refused(C(1, 1e39), c64, "is too large for c64");
+    EXPECT_EQ(first(255, u8), 255);
+    EXPECT_EQ(first(-128, i8), -128);
+    EXPECT_EQ(first(65504, f16), 65504);
+    EXPECT_EQ(first(3.4028235e38, f32), static_cast<double>(std::numeric_limits<float>::max()));  // when rounded
+    EXPECT_EQ(first(-INFINITY, f16), -INFINITY);
+    EXPECT_TRUE(std::isnan(first(NAN, bf16)));
+    EXPECT_EQ(first(7, boolean), 1);
+  }
+  // These also take a number to a lower kind.
+  for (size_t i = 0; i < 3; ++i) {
+    auto& write = ways[i].write;
+    EXPECT_THROW(write(NAN, i64), ValueError);
+    EXPECT_THROW(write(INFINITY, i64), ValueError);
+    EXPECT_THROW(write(0x1p63, i64), ValueError);
+    EXPECT_THROW(write(1e30, i32), ValueError);
+    EXPECT_THAT(message_of<ValueError>([&] { write(C(1, 2), f32); }), HasSubstr("1+2i has an imaginary part"));
+    EXPECT_EQ(write(C(1, 0), f32)[0].item<double>(), 1);
+    EXPECT_EQ(write(1.75, i64)[0].item<double>(), 1);
+    EXPECT_EQ(write(-0.5, u8)[0].item<double>(), 0);
+    EXPECT_EQ(write(-0x1p63, i64)[0].item<int64_t>(), INT64_MIN);
+    EXPECT_EQ(write(C(0, 1), boolean)[0].item<double>(), 1);
+  }
+  // A tensor is no number: it is converted as cast() does.
+  EXPECT_EQ(full({1}, tensor(300), u8).item<int>(), 44);
+  EXPECT_EQ(cast(300, u8).item<int>(), 44);
+}
+
+TEST(FromNumbers, ListsRefuseItToo) {
+  EXPECT_THAT(message_of<ValueError>([] { tensor({300, -1}, u8); }), HasSubstr("tensor: 300 does not lie in 0 to 255"));
+  EXPECT_THROW(tensor(300, u8), ValueError);
+  EXPECT_THROW(tensor({1, -1}, u8), ValueError);
+  EXPECT_THROW(tensor({NAN}, i64), ValueError);
+  EXPECT_THROW(tensor({std::complex<double>(1, 2)}, f32), ValueError);
+  EXPECT_THROW(tensor(std::vector<int64_t>{1, 70000}, i16), ValueError);
+  EXPECT_THROW(tensor(std::vector<double>{1e300}, f32), ValueError);
+  EXPECT_THROW(arange(250, 260, 1, {u8}), ValueError);
+  EXPECT_THROW(arange(3, -3, -1, {u8}), ValueError);
+  EXPECT_EQ(arange(250, 256, 1, {u8}).numel(), 6);
+  EXPECT_THAT(message_of<ValueError>([] { linspace(0, 300, 3, u8); }), HasSubstr("linspace: 300"));
+  EXPECT_THAT(message_of<ValueError>([] { pad(ones({2}, u8), {1, 1}, PadMode::constant, 300); }),
+              HasSubstr("pad: 300"));
+  EXPECT_THAT(values(tensor({255, 0}, u8)), ElementsAre(255, 0));
+  EXPECT_THAT(values(tensor({INFINITY, 1.0}, f16)), ElementsAre(INFINITY, 1));
+}
+
+// A bound beyond the dtype does no harm where it does not bind, and cannot be kept where it does.
+TEST(FromNumbers, BoundsOfClamp) {
+  Tensor x = tensor({-100, 100}, i8), y = tensor({0, 200}, u8), h = tensor({-2.0, 2.0}, f16);
+  EXPECT_THAT(message_of<ValueError>([&] { clamp(x, 200, 300); }),
+              HasSubstr("clamp: no number of i8 is as large as 200"));
+  EXPECT_THAT(message_of<ValueError>([&] { clamp(x, -300, -200); }), HasSubstr("as small as -200"));
+  EXPECT_THAT(message_of<ValueError>([&] { clamp_min(x, 128); }), HasSubstr("clamp_min:"));
+  EXPECT_THAT(message_of<ValueError>([&] { clamp_max(y, -1); }), HasSubstr("clamp_max:"));
+  EXPECT_THROW(x.clamp_(200, 300), ValueError);
+  EXPECT_THROW(clamp_min(h, 1e6), ValueError);
+  EXPECT_THAT(values(clamp(x, -1000, 1000)), ElementsAre(-100, 100));
+  EXPECT_THAT(values(clamp(y, -5, 100)), ElementsAre(0, 100));
+  EXPECT_THAT(values(clamp(h, -1e6, 1)), ElementsAre(-2, 1));
+  EXPECT_THAT(values(clamp_max(h, INFINITY)), ElementsAre(-2, 2));
+  EXPECT_EQ(clamp(x, 0.5, 200.5).dtype(), f32);
+}
+
 TEST(FromNumbers, ReadOnlyMemory) {
   static const float constants[] = {1, 2, 3, 4};
   EXPECT_EQ(sum(from_blob(constants, {2, 2})).item<double>(), 10);
@@ -188,6 +288,15 @@ TEST(OptionsOf, OneThing) {
   EXPECT_EQ(rand({2}, f64).dtype(), f64);
   EXPECT_EQ(randn({2}, f64).dtype(), f64);
   EXPECT_EQ(arange(3, f64).dtype(), f64);
+  EXPECT_EQ(randint(9, {2}, i32).dtype(), i32);
+  EXPECT_EQ(randint(3, 9, {2}, Device("cpu:1")).device(), Device("cpu:1"));
+  EXPECT_EQ(randperm(3, i32).dtype(), i32);
+  EXPECT_EQ(empty_strided({2}, {3}, f64).dtype(), f64);
+  Tensor x = ones({2});
+  EXPECT_EQ(rand_like(x, f64).dtype(), f64);
+  EXPECT_EQ(randn_like(x, f64).dtype(), f64);
+  EXPECT_EQ(empty_like(x, Device("cpu:1")).device(), Device("cpu:1"));
+  EXPECT_EQ(full_like(x, 3, i32).dtype(), i32);
   DefaultDTypeGuard guard(f64);
   EXPECT_EQ(zeros({2}, {}).dtype(), f64);
 }

@@ -71,6 +71,13 @@ TEST(Tensor, FromNestedLists) {
   EXPECT_EQ(tensor({INT64_MAX})[0].item<int64_t>(), INT64_MAX);
   EXPECT_THAT(message_of<ShapeError>([] { tensor({{1, 2}, {3}}); }), HasSubstr("uneven"));
   EXPECT_THAT(message_of<ShapeError>([] { tensor({{1, 2}, 3}); }), HasSubstr("uneven"));
+  EXPECT_EQ(tensor({{}, {}}).sizes(), (Shape{2, 0}));
+  EXPECT_EQ(tensor({{}, {}}).dtype(), f32);
+  // An empty list in front must not hide what comes after it.
+  EXPECT_THAT(message_of<ShapeError>([] { tensor({{}, {1.0}}); }), HasSubstr("uneven"));
+  EXPECT_THAT(message_of<ShapeError>([] { tensor({{}, 1.0}); }), HasSubstr("uneven"));
+  EXPECT_THAT(message_of<ShapeError>([] { tensor({{{}}, {{1.0, 2.0}}}); }), HasSubstr("uneven"));
+  EXPECT_THAT(message_of<ShapeError>([] { tensor({{}, {{1.0, 2.0}, {3.0, 4.0}}}); }), HasSubstr("uneven"));
   EXPECT_EQ(tensor(std::vector<float>{1, 2, 3}).dtype(), f32);
 }
 
@@ -80,6 +87,7 @@ TEST(Tensor, UndefinedIsNamedNotCrashedOn) {
   EXPECT_THROW((void)t.sizes(), ValueError);
   EXPECT_THAT(message_of<ValueError>([&] { (void)(t + 1); }), HasSubstr("undefined"));
   EXPECT_EQ(describe(t), "undefined");
+  EXPECT_THAT(message_of<ValueError>([&] { t.set_version(3); }), HasSubstr("set_version: the tensor is undefined"));
 }
 
 TEST(Tensor, ItemAndData) {
@@ -201,6 +209,14 @@ TEST(Create, Sequences) {
   EXPECT_EQ(values(arange(5, 0, -2)), (Doubles{5, 3, 1}));
   EXPECT_EQ(values(arange(0.0, 1.0, 0.25)), (Doubles{0, 0.25, 0.5, 0.75}));
   EXPECT_EQ(arange(3, 3).numel(), 0);
+  // Counted without a sum or a rounding that could make another number of it.
+  EXPECT_EQ(arange(0, INT64_MAX, INT64_MAX - 1).to_vector<int64_t>(), (std::vector<int64_t>{0, INT64_MAX - 1}));
+  EXPECT_EQ(arange(INT64_MIN, INT64_MAX, INT64_MAX).numel(), 3);
+  EXPECT_EQ(arange(INT64_MAX, INT64_MIN, INT64_MIN).numel(), 2);
+  EXPECT_THROW(arange((int64_t{1} << 62) + 1, int64_t{1} << 62), ValueError);
+  EXPECT_THROW(arange(0.0, -0.5), ValueError);
+  EXPECT_THAT(message_of<ShapeError>([] { arange(INT64_MIN, INT64_MAX); }), HasSubstr("too many numbers"));
+  EXPECT_THAT(message_of<ShapeError>([] { arange(0.0, 1e30); }), HasSubstr("arange: from 0 to 1e+30"));
   EXPECT_THROW(arange(0, 5, -1), ValueError);
   EXPECT_THROW(arange(0, 5, 0), ValueError);
   EXPECT_EQ(values(linspace(0, 1, 5)), (Doubles{0, 0.25, 0.5, 0.75, 1}));

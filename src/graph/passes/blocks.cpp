@@ -204,7 +204,7 @@ class Blocks {
     return true;
   }
   Operands pointwise_operands(const Node& n) const {
-    bool known = n.op->infer == &pointwise::infer || n.op->infer == &pointwise::infer_gradient;
+    bool known = pointwise::has_formula(*n.op) || pointwise::has_formula_of_gradient(*n.op);
     if (!known || n.outputs.size() != 1 || n.inputs.size() > 31 || !is_image(n.outputs[0])) return {};
     const Shape& sizes = graph_.type(n.outputs[0]).sizes;
     Operands o{.form = {.op = n.op, .attributes = n.attributes, .outputs = 1}, .tables = {}};

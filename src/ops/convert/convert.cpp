@@ -7,6 +7,7 @@
 #include "tensor/call.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
+#include "tensor/number.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
 
@@ -141,6 +142,7 @@ Tensor contiguous(const Tensor& x, MemoryFormat format) {
 Tensor& Tensor::copy_(const Tensor& source) {
   check_defined(*this, "copy_");
   check_defined(source, "copy_");
+  check_fits(source, dtype(), "copy_");
   if (is_sparse()) {
     check<ShapeError>(source.sizes() == sizes(), "copy_",
                       "{} has not the shape of {}: sparse tensors are not broadcast", source, *this);

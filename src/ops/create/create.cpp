@@ -5,11 +5,13 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "base/named.h"
 #include "ops/sparse/arithmetic.h"
 #include "pointwise/renamed.h"
 #include "tensor/call.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
+#include "tensor/number.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
 #include "tutti/trace.h"
@@ -52,7 +54,6 @@ const Operator fill_op{
     .infer =
         [](const Call& c, std::span<TensorSpec> out) {
           const Tensor& to = c.output();
-          check<ValueError>(c.input(0).defined(), c.op.name, "the value is undefined");
           check<ShapeError>(c.input(0).numel() == 1, c.op.name,
                             "the value must be a number or a one-element tensor, not {}", c.input(0));
           check<DeviceError>(!c.input(0).device().is_meta() || to.device().is_meta(), c.op.name,
@@ -171,8 +172,10 @@ Tensor& triangle(Tensor& out, const Tensor& x, int64_t diagonal, bool lower, con
   return call_out(lower ? tril_op : triu_op, {&mask, &x, &zero}, out);
 }
 
-Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lower) {
-  return nonzero(triangle_mask(rows, columns, offset, lower, context().device)).t().contiguous();
+Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, bool lower, const char* name) {
+  check<ShapeError>(rows >= 0 && columns >= 0, name, "the size must not be negative: {} by {}", rows, columns);
+  return named(name,
+               [&] { return nonzero(triangle_mask(rows, columns, offset, lower, context().device)).t().contiguous(); });
 }
 
 Tensor like(const Tensor& x, const Options& o, const char* name) {
@@ -191,9 +194,41 @@ Tensor& fill_now(Tensor& t, const Tensor& value) {
 }
 
 Tensor filled(const char* name, const Shape& sizes, const Tensor& value, const Options& options) {
-  DType dtype = options.dtype.value_or(value.is_number() ? dtype_of_category(category(value.dtype())) : value.dtype());
-  Tensor t = make_new(name, sizes, dtype, device_or_current(options));
-  return finish(fill_now(t, value), options);
+  check<ValueError>(value.defined(), name, "the value is undefined");
+  return named(name, [&] {
+    DType dtype =
+        options.dtype.value_or(value.is_number() ? dtype_of_category(category(value.dtype())) : value.dtype());
+    Tensor t = make_new(name, sizes, dtype, device_or_current(options));
+    return finish(fill_now(t, value), options);
+  });
+}
+
+Tensor filled_like(const char* name, const Tensor& x, const Tensor& value, const Options& options) {
+  return named(name, [&] {
+    Tensor t = like(x, options, name);
+    return finish(fill_now(t, value), options);
+  });
+}
+
+// How many numbers arange gives.
+int64_t count_steps(int64_t from, int64_t to, int64_t by) {
+  check<ValueError>(by != 0, "arange", "cannot go from {} to {} by steps of {}", from, to, by);
+  auto way = static_cast<__int128>(to) - from, step = static_cast<__int128>(by);
+  check<ValueError>(way == 0 || (way > 0) == (step > 0), "arange", "steps of {} never lead from {} to {}", by, from,
+                    to);
+  auto count = (way + step - (step > 0 ? 1 : -1)) / step;
+  check<ShapeError>(count < kMostElements, "arange", "from {} to {} by steps of {} there are too many numbers", from,
+                    to, by);
+  return static_cast<int64_t>(count);
+}
+int64_t count_steps(double from, double to, double by) {
+  check<ValueError>(by != 0 && std::isfinite(by) && std::isfinite(to - from), "arange",
+                    "cannot go from {} to {} by steps of {}", from, to, by);
+  double steps = (to - from) / by, count = std::ceil(steps);
+  check<ValueError>(steps >= 0 || to == from, "arange", "steps of {} never lead from {} to {}", by, from, to);
+  check<ShapeError>(count < static_cast<double>(kMostElements), "arange",
+                    "from {} to {} by steps of {} there are too many numbers", from, to, by);
+  return static_cast<int64_t>(count);
 }
 
 }  // namespace
@@ -201,6 +236,8 @@ Tensor filled(const char* name, const Shape& sizes, const Tensor& value, const O
 Tensor& Tensor::fill_(const Tensor& value) {
   check_defined(*this, "fill_");
   check<ValueError>(!is_sparse(), "fill_", "{} is sparse: only zero_() leaves it so; to_dense() it first", *this);
+  check<ValueError>(value.defined(), "fill_", "the value is undefined");
+  check_fits(value, dtype(), "fill_");
   return call_out(fill_op, {&value}, *this);
 }
 Tensor& Tensor::zero_() {
@@ -221,10 +258,8 @@ Tensor tensor(std::initializer_list<NestedList> list, const Options& options) {
     if (level->list().empty()) break;
   }
   Gathered found;
-  if (sizes.product() > 0)
-    gather_values(all, 0, sizes, found);
-  else
-    found.kind = Category::floating;
+  gather_values(all, 0, sizes, found);
+  if (found.values.empty()) found.kind = Category::floating;
   Options plain{.dtype = options.dtype.value_or(dtype_of_category(found.kind)), .device = options.device};
   Tensor full = found.kind <= Category::integer ? tensor(std::span<const int64_t>(found.integers), plain)
                                                 : tensor(std::span<const std::complex<double>>(found.values), plain);
@@ -232,13 +267,15 @@ Tensor tensor(std::initializer_list<NestedList> list, const Options& options) {
 }
 
 Tensor detail::tensor_of_number(const Tensor& number, const Options& options) {
-  Tensor t = make_new("tensor", {}, options.dtype.value_or(dtype_of_category(category(number.dtype()))),
-                      device_or_current(options));
+  DType dtype = options.dtype.value_or(dtype_of_category(category(number.dtype())));
+  check_fits(number, dtype, "tensor");
+  Tensor t = make_new("tensor", {}, dtype, device_or_current(options));
   return finish(fill_now(t, number), options);
 }
 
 Tensor detail::tensor_of_values(const void* values, size_t count, DType dtype, const Options& options) {
   Tensor t = make_new("tensor", static_cast<int64_t>(count), options.dtype.value_or(dtype), device_or_current(options));
+  check_fits(values, t.numel(), dtype, t.dtype(), "tensor");
   if (t.device().is_cpu() && count > 0)
     copy_into(t, from_blob(values, t.sizes(), {.dtype = dtype, .device = t.device()}));
   return finish(t, options);
@@ -270,7 +307,8 @@ Tensor from_blob(const void* data, const Shape& sizes, const Options& options, s
 }
 
 Tensor empty(const Shape& sizes, const Options& options, MemoryFormat format) {
-  if (format == MemoryFormat::channels_last) return empty_strided(sizes, channels_last_strides(sizes), options);
+  if (format == MemoryFormat::channels_last)
+    return named("empty", [&] { return empty_strided(sizes, channels_last_strides(sizes), options); });
   return finish(make_new("empty", sizes, dtype_or_default(options), device_or_current(options)), options);
 }
 Tensor empty_strided(const Shape& sizes, const Shape& strides, const Options& options) {
@@ -298,46 +336,48 @@ Tensor ones(const Shape& sizes, const Options& options) {
   return filled("ones", sizes, 1,
                 {.dtype = dtype_or_default(options), .device = options.device, .requires_grad = options.requires_grad});
 }
-Tensor empty_like(const Tensor& x, const Options& o) { return finish(like(x, o, "empty_like"), o); }
+Tensor empty_like(const Tensor& x, const Options& o) {
+  return named("empty_like", [&] { return finish(like(x, o, "empty_like"), o); });
+}
 Tensor full_like(const Tensor& x, const Tensor& value, const Options& o) {
-  Tensor t = like(x, o, "full_like");
-  return finish(fill_now(t, value), o);
+  return filled_like("full_like", x, value, o);
 }
 Tensor zeros_like(const Tensor& x, const Options& o) {
   check_defined(x, "zeros_like");
-  if (!x.is_sparse()) return full_like(x, 0, o);
+  if (!x.is_sparse()) return filled_like("zeros_like", x, 0, o);
+  if (o.device) check_device(*o.device, "zeros_like");
   return finish(sparse_zeros(x, o.dtype.value_or(x.dtype()), o.device.value_or(x.device())), o);
 }
-Tensor ones_like(const Tensor& x, const Options& o) {
-  check_defined(x, "ones_like");
-  return full_like(x, 1, o);
-}
+Tensor ones_like(const Tensor& x, const Options& o) { return filled_like("ones_like", x, 1, o); }
 
 Tensor arange(const Tensor& stop, const Options& options) { return arange(0, stop, 1, options); }
 Tensor arange(const Tensor& start, const Tensor& stop, const Tensor& step, const Options& options) {
-  bool integers = category(start.dtype()) < Category::floating && category(stop.dtype()) < Category::floating &&
-                  category(step.dtype()) < Category::floating;
+  bool integers = true;
+  for (const Tensor* x : {&start, &stop, &step}) {
+    check_defined(*x, "arange");
+    integers = integers && category(x->dtype()) < Category::floating;
+  }
   Fill a{};
   a.integers = integers;
   a.dtype = options.dtype.value_or(integers ? DType::i64 : context().default_dtype);
   a.device = device_or_current(options);
   check_device(a.device, "arange");
-  double from = start.item<double>(), to = stop.item<double>(), by = step.item<double>();
-  check<ValueError>(by != 0 && std::isfinite(by) && std::isfinite(to - from), "arange",
-                    "cannot go from {} to {} by steps of {}", from, to, by);
-  check<ValueError>((to - from) / by >= 0 || to == from, "arange", "steps of {} never lead from {} to {}", by, from,
-                    to);
-  if (integers) {
-    a.istart = start.item<int64_t>();
-    a.istep = step.item<int64_t>();
-    int64_t distance = stop.item<int64_t>() - a.istart;
-    a.length = a.istep > 0 ? (distance + a.istep - 1) / a.istep : (distance + a.istep + 1) / a.istep;
-  } else {
-    a.start = from;
-    a.step = by;
-    a.length = static_cast<int64_t>(std::ceil((to - from) / by));
-  }
-  return finish(call(sequence_op, {}, attributes(a)), options);
+  return named("arange", [&] {
+    if (integers) {
+      a.istart = start.item<int64_t>();
+      a.istep = step.item<int64_t>();
+      a.length = count_steps(a.istart, stop.item<int64_t>(), a.istep);
+      int64_t ends[] = {a.istart, a.istart + (a.length - 1) * a.istep};
+      check_fits(ends, a.length > 0 ? 2 : 0, DType::i64, a.dtype, "arange");
+    } else {
+      a.start = start.item<double>();
+      a.step = step.item<double>();
+      a.length = count_steps(a.start, stop.item<double>(), a.step);
+      double ends[] = {a.start, a.start + static_cast<double>(a.length - 1) * a.step};
+      check_fits(ends, a.length > 0 ? 2 : 0, DType::f64, a.dtype, "arange");
+    }
+    return finish(call(sequence_op, {}, attributes(a)), options);
+  });
 }
 
 Tensor linspace(double start, double stop, int64_t steps, const Options& options) {
@@ -346,20 +386,25 @@ Tensor linspace(double start, double stop, int64_t steps, const Options& options
   a.dtype = dtype_or_default(options);
   a.device = device_or_current(options);
   check_device(a.device, "linspace");
+  for (double end : {start, stop}) check_fits(&end, 1, DType::f64, a.dtype, "linspace");
   a.start = start;
   a.step = steps > 1 ? (stop - start) / static_cast<double>(steps - 1) : 0;
   a.length = steps;
-  Tensor t = call(sequence_op, {}, attributes(a));
-  if (steps > 1) t.select(0, -1).fill_(stop);  // exactly, whatever the rounding on the way
-  return finish(t, options);
+  return named("linspace", [&] {
+    Tensor t = call(sequence_op, {}, attributes(a));
+    if (steps > 1) t.select(0, -1).fill_(stop);  // exactly, whatever the rounding on the way
+    return finish(t, options);
+  });
 }
 
 Tensor eye(int64_t rows, std::optional<int64_t> columns, const Options& options) {
   check<ShapeError>(rows >= 0 && columns.value_or(0) >= 0, "eye", "the size must not be negative: {} by {}", rows,
                     columns.value_or(rows));
-  Tensor t = zeros({rows, columns.value_or(rows)}, {.dtype = options.dtype, .device = options.device});
-  t.diagonal().fill_(1);
-  return finish(t, options);
+  return named("eye", [&] {
+    Tensor t = zeros({rows, columns.value_or(rows)}, {.dtype = options.dtype, .device = options.device});
+    t.diagonal().fill_(1);
+    return finish(t, options);
+  });
 }
 
 Tensor tril(const Tensor& x, int64_t diagonal) {
@@ -375,10 +420,10 @@ Tensor triu(const Tensor& x, int64_t diagonal) {
 Tensor& triu_(Tensor& x, int64_t diagonal) { return triu_out(x, x, diagonal); }
 Tensor& triu_out(Tensor& out, const Tensor& x, int64_t diagonal) { return triangle(out, x, diagonal, false, "triu"); }
 Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset) {
-  return triangle_indices(rows, columns, offset, true);
+  return triangle_indices(rows, columns, offset, true, "tril_indices");
 }
 Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset) {
-  return triangle_indices(rows, columns, offset, false);
+  return triangle_indices(rows, columns, offset, false, "triu_indices");
 }
 
 }  // namespace tutti

@@ -78,6 +78,11 @@ bool equal(const Tensor& a, const Tensor& b) {
   });
 }
 
+Tensor isclose(const Tensor& x, const Tensor& y, const Tensor& rtol, const Tensor& atol, bool equal_nan) {
+  Tensor close = isclose(x, y, rtol, atol);
+  return equal_nan ? close | (isnan(x) & isnan(y)) : close;
+}
+
 bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
   check<ValueError>(rtol >= 0 && atol >= 0, "allclose", "tolerances must not be negative: rtol {}, atol {}", rtol,
                     atol);

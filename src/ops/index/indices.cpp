@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "tensor/call.h"
 #include "tensor/defined.h"
+#include "tensor/number.h"
 #include "tutti/ops.h"
 
 namespace tutti {
@@ -106,6 +107,7 @@ Tensor value_for(const Tensor& x, const Tensor& value, const char* name) {
   bool whole = x.dtype() == DType::boolean && value.is_number() && category(value.dtype()) == Category::integer;
   check<DTypeError>(whole || category(value.dtype()) <= category(x.dtype()), name,
                     "{} cannot be put into {} without losing its kind; cast it first", value, x);
+  check_fits(value, x.dtype(), name);
   Tensor ready = cast(value, x.dtype());
   if (value.is_number() && !(ready.device() == x.device())) ready = copy_to(ready, x.device());
   return ready;

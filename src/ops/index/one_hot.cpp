@@ -26,6 +26,7 @@ const Operator one_hot_op{
           check_index_dtype(c.input(0), "one_hot");
           out[0] = {.sizes = c.input(0).sizes(), .dtype = DType::i64, .device = c.input(0).device()};
           out[0].sizes.push_back(c.as<Classes>().classes);
+          check_sizes(out[0].sizes, "one_hot");
         },
     .cpu =
         [](const Call& c) {

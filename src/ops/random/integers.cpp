@@ -11,6 +11,7 @@
 #include "ops/random/philox.h"
 #include "tensor/call.h"
 #include "tensor/convert.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -166,6 +167,7 @@ void check_range(const Integers& a, const char* name) {
 }  // namespace
 
 Tensor& Tensor::random_(int64_t low, int64_t high) {
+  check_defined(*this, "random_");
   Integers a{low, high, sizes(), dtype(), device()};
   check_range(a, "random_");
   return call_out(randint_op, {}, *this, attributes(a));
@@ -183,6 +185,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& sizes, const Options& o) 
 Tensor randperm(int64_t n, const Options& o) {
   check<ValueError>(n >= 0, "randperm", "the length must not be negative: {}", n);
   Permutation a{n, o.dtype.value_or(DType::i64), o.device.value_or(context().device)};
+  check_device(a.device, "randperm");
   check<ValueError>(n == 0 || holds(a.dtype, 0, n - 1), "randperm", "{} cannot hold all integers in [0, {})", a.dtype,
                     n);
   Tensor t = call(randperm_op, {}, attributes(a));

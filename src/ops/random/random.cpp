@@ -15,6 +15,7 @@
 #include "ops/random/draw.h"
 #include "ops/random/kernels.h"
 #include "tensor/convert.h"
+#include "tensor/defined.h"
 #include "tensor/impl.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
@@ -332,20 +333,24 @@ Tensor randn_like(const Tensor& x, const Options& o) {
 }
 
 Tensor& Tensor::uniform_(double low, double high) {
+  check_defined(*this, "uniform_");
   Interval a = interval(low, high, sizes(), dtype(), device(), "uniform_");
   return call_out(uniform_op, {}, *this, attributes(a));
 }
 Tensor& Tensor::normal_(double mean, double std) {
+  check_defined(*this, "normal_");
   Bell a = bell(mean, std, sizes(), dtype(), device(), "normal_");
   return call_out(normal_op, {}, *this, attributes(a));
 }
 Tensor& Tensor::bernoulli_(double p) {
+  check_defined(*this, "bernoulli_");
   check<ValueError>(p >= 0 && p <= 1, "bernoulli_", "the probability must lie in [0, 1], not {}", p);
   Chance a{p, sizes(), dtype(), device()};
   return call_out(chance_op, {}, *this, attributes(a));
 }
 
 Tensor& Tensor::exponential_(double rate) {
+  check_defined(*this, "exponential_");
   check<DTypeError>(is_floating(), "exponential_", "makes floating-point numbers, not {}", dtype());
   check<ValueError>(rate > 0, "exponential_", "the rate must be positive, not {}", rate);
   Rate a{rate, sizes(), dtype(), device()};

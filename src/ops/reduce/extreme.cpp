@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/named.h"
 #include "base/parallel.h"
 #include "ops/reduce/fold.h"
 #include "ops/reduce/reduce.h"
@@ -270,6 +271,12 @@ Tensor& amin_out(Tensor& out, const Tensor& x, const Shape& dims, bool keepdim) 
 }
 Tensor max(const Tensor& x) { return extreme(amax_op, x, {}, false, "max"); }
 Tensor min(const Tensor& x) { return extreme(amin_op, x, {}, false, "min"); }
+Tensor max(const Tensor& x, const Tensor& y) {
+  return named("max", [&] { return maximum(x, y); });
+}
+Tensor min(const Tensor& x, const Tensor& y) {
+  return named("min", [&] { return minimum(x, y); });
+}
 ValuesIndices max(const Tensor& x, int64_t dim, bool keepdim) {
   ValuesIndices out;
   return max_out(out, x, dim, keepdim);

@@ -53,7 +53,9 @@ Tensor diag(const Tensor& x, int64_t offset) {
   check<ShapeError>(x.dim() == 1 || x.dim() == 2, "diag", "takes a list or a matrix, not {}", x);
   return named("diag", [&] {
     if (x.dim() == 2) return clone(diagonal(x, offset));
-    int64_t n = x.size(0) + std::abs(offset);
+    int64_t n = 0;
+    bool wraps = offset == INT64_MIN || __builtin_add_overflow(x.size(0), std::abs(offset), &n);
+    check<ShapeError>(!wraps, "diag", "a matrix with {} on diagonal {} has too many elements", x, offset);
     Tensor whole = zeros({n, n}, {.dtype = x.dtype(), .device = x.device()});
     diagonal(whole, offset).copy_(x);
     return whole;
@@ -84,6 +86,7 @@ TensorList meshgrid(const TensorList& lists, bool by_columns) {
 }
 
 Tensor& Tensor::fill_diagonal_(const Tensor& value) {
+  check_defined(*this, "fill_diagonal_");
   check<ShapeError>(dim() >= 2, "fill_diagonal_", "needs at least 2 dims, not {}", *this);
   for (int64_t s : sizes())
     check<ShapeError>(dim() == 2 || s == size(0), "fill_diagonal_", "more than 2 dims must have one size: {}", *this);

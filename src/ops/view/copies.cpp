@@ -40,6 +40,14 @@ void check_strided(const Tensor& x, const char* name) {
   check<ValueError>(x.layout() == Layout::strided, name, "{} is sparse; to_dense() it first", x);
 }
 
+// A size, and how often it is to be there, which may be any number.
+int64_t times(int64_t size, int64_t count, const char* name) {
+  int64_t product = 0;
+  check<ShapeError>(!__builtin_mul_overflow(size, count, &product), name, "{} times {} elements are too many", count,
+                    size);
+  return product;
+}
+
 // The result of an operator that keeps shape and dtype.
 void infer_same(const Call& c, std::span<TensorSpec> out) {
   check_strided(c.input(0), c.op.name);
@@ -157,7 +165,9 @@ const Operator repeat_op{
           const Shape &repeats = c.as<Repeats>().repeats, &sizes = c.input(0).sizes();
           size_t fresh = repeats.size() - sizes.size();
           out[0].sizes = repeats;
-          for (size_t d = 0; d < sizes.size(); ++d) out[0].sizes[d + fresh] *= sizes[d];
+          for (size_t d = 0; d < sizes.size(); ++d)
+            out[0].sizes[d + fresh] = times(sizes[d], repeats[d + fresh], "repeat");
+          check_sizes(out[0].sizes, "repeat");
         },
     .cpu =
         [](const Call& c) {
@@ -193,7 +203,9 @@ const Operator repeat_interleave_op{
         [](const Call& c, std::span<TensorSpec> out) {
           infer_same(c, out);
           const auto& a = c.as<RepeatAlong>();
-          out[0].sizes[position(a.dim)] *= a.repeats;
+          int64_t& size = out[0].sizes[position(a.dim)];
+          size = times(size, a.repeats, "repeat_interleave");
+          check_sizes(out[0].sizes, "repeat_interleave");
         },
     .cpu =
         [](const Call& c) {
@@ -242,6 +254,7 @@ const Operator view_dtype_op{
             return v * was / is;
           };
           out[0].sizes[last] = rescale(x.size(-1), "size of the last dim");
+          check_sizes(out[0].sizes, "view_dtype");
           out[0].offset = rescale(x.storage_offset(), "storage offset");
           for (size_t d = 0; d < last; ++d)
             if (x.sizes()[d] > 1) out[0].strides[d] = rescale(x.strides()[d], "stride");
@@ -272,6 +285,7 @@ Tensor flip(const Tensor& x, const Shape& dims) {
 
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
   check_defined(x, "roll");
+  check_strided(x, "roll");
   if (dims.empty()) {
     check<ValueError>(shifts.size() == 1, "roll", "without dims there must be one shift, not {}", shifts);
     return x.dim() == 1 ? roll(x, shifts, 0) : reshape(roll(reshape(x, {-1}), shifts, 0), x.sizes());

@@ -45,6 +45,8 @@ void infer_cat(const Call& c, std::span<TensorSpec> out) {
     check<DeviceError>(x.device() == first.device(), "cat",
                        "tensor {}, {}, and the first, {}, are on different devices", i, x, first);
     out[0].sizes[dim] += x.sizes()[dim];
+    check<ShapeError>(out[0].sizes[dim] < kMostElements, "cat", "{} tensors like {} have too many elements",
+                      c.inputs.size(), first);
     out[0].dtype = promote(out[0].dtype, x.dtype());
   }
   if (all_channels_last(c.inputs)) {

@@ -8,6 +8,7 @@
 #include "tensor/convert.h"
 #include "tensor/defined.h"
 #include "tensor/impl.h"
+#include "tensor/number.h"
 #include "tutti/operator.h"
 #include "tutti/ops.h"
 
@@ -209,11 +210,15 @@ Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, double value) {
   check<ValueError>(pads.size() % 2 == 0 && pads.size() <= 2 * n, "pad",
                     "{} has {} dims, so pads are up to {} numbers, two a dim from the last on, not {}", x, n, 2 * n,
                     pads);
+  if (mode == PadMode::constant) check_fits(&value, 1, DType::f64, x.dtype(), "pad");
   Pads a{Shape(n, 0), Shape(n, 0), mode, value};
   for (size_t i = 0; i < pads.size() / 2; ++i) {
     size_t d = n - 1 - i;
     a.before[d] = pads[2 * i];
     a.after[d] = pads[2 * i + 1];
+    for (int64_t p : {a.before[d], a.after[d]})
+      check<ShapeError>(p < kMostElements && p > -kMostElements, "pad", "{} elements at dim {} of {} are too many", p,
+                        d, x);
     int64_t size = x.sizes()[d] + a.before[d] + a.after[d];
     check<ShapeError>(size >= 0, "pad", "pads {} and {} leave dim {} of {} with a negative size", a.before[d],
                       a.after[d], d, x);

@@ -76,11 +76,13 @@ TensorList pieces(const Tensor& x, const Shape& lengths, int64_t dim, bool drops
 TensorList split(const Tensor& x, const Shape& lengths, int64_t dim) {
   dim = wrap_dim(dim, x, "split");
   int64_t total = 0;
-  for (int64_t l : lengths) total += l;
-  check<ShapeError>(x.dim() > 0 && total == x.size(dim), "split",
-                    "lengths {} add up to {}, but dim {} of {} does not have that size", lengths, total, dim, x);
-  for (int64_t l : lengths)
+  bool wraps = false;
+  for (int64_t l : lengths) {
     check<ShapeError>(l >= 0, "split", "lengths must not be negative: {} for dim {} of {}", lengths, dim, x);
+    wraps = __builtin_add_overflow(total, l, &total) || wraps;
+  }
+  check<ShapeError>(x.dim() > 0 && !wraps && total == x.size(dim), "split",
+                    "lengths {} do not add up to the size of dim {} of {}", lengths, dim, x);
   return pieces(x, lengths, dim);
 }
 
@@ -98,7 +100,9 @@ TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
   check_defined(x, "chunk");
   check<ShapeError>(x.dim() > 0, "chunk", "a zero-dimensional tensor has nothing to divide");
   check<ValueError>(chunks > 0, "chunk", "{} chunks asked for; give at least 1", chunks);
-  int64_t size = x.size(wrap_dim(dim, x, "chunk"));
+  dim = wrap_dim(dim, x, "chunk");
+  int64_t size = x.size(dim);
+  if (size == 0) return named("chunk", [&] { return pieces(x, Shape(position(chunks), 0), dim); });
   return named("chunk", [&] { return split(x, std::max<int64_t>(1, (size + chunks - 1) / chunks), dim); });
 }
 

@@ -101,6 +101,9 @@ Shape complete_sizes(const Tensor& x, Shape sizes, const char* name) {
       known *= sizes[d];
     }
   }
+  Shape all = sizes;
+  if (unknown >= 0) all[position(unknown)] = 1;
+  check_sizes(all, name);  // `known` did not wrap, then
   if (unknown >= 0) {
     check<ShapeError>(known > 0 && x.numel() % known == 0, name,
                       "{} cannot be seen as {}: {} elements do not divide by {}", x, sizes, x.numel(), known);
@@ -330,9 +333,9 @@ const Operator as_strided_op{
 };
 
 void open_windows(const Windows& w, Shape& sizes, Shape& strides) {
-  int64_t stride = strides[position(w.dim)];
-  sizes[position(w.dim)] = (sizes[position(w.dim)] - w.size) / w.step + 1;
-  strides[position(w.dim)] = stride * w.step;
+  int64_t stride = strides[position(w.dim)], count = (sizes[position(w.dim)] - w.size) / w.step + 1;
+  sizes[position(w.dim)] = count;
+  strides[position(w.dim)] = count > 1 ? stride * w.step : stride;  // one window's step may be any number
   sizes.push_back(w.size);
   strides.push_back(stride);
 }

@@ -16,6 +16,11 @@ const bool comparisons = add_rows({
     POINTWISE_PURE(isfinite).takes(kNumber).no_gradient(),
     POINTWISE_PURE(signbit).no_gradient(),
     POINTWISE_PURE(isclose).takes(kNumber).no_gradient().on({{-2, 2}, {-2, 2}, {0.1, 0.3}, {0.1, 0.5}}),
+    row("isclose.equal_nan", [](In x) -> Out { return {isclose(x[0], x[1], 0.5, 0.5, true)}; },
+        {{value({2, 3}), value({3})}, {value({0, 2}), value({})}})
+        .takes(kNumber)
+        .no_gradient()
+        .reference([](In x) -> Out { return {isclose(x[0], x[1], 0.5, 0.5) | ((x[0] != x[0]) & (x[1] != x[1]))}; }),
 });
 
 const bool logic = add_rows({

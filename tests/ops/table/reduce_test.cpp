@@ -48,17 +48,15 @@ const bool reductions = add_rows({
     row("max.dim", [](In x) -> Out { return both(max(x[0], 1)); }, {{value({2, 3, 2})}, {value({2, 3, 2, 2})}}),
     row("min.dim", [](In x) -> Out { return both(min(x[0], -1, true)); }, {{value({2, 3, 2})}, {value({2, 3, 2, 2})}}),
     row("min.two", [](In x) -> Out { return {min(x[0], x[1])}; }, {{value({2, 3}), value({3})}})
-        .speaks_of("minimum")
         .reference([](In x) -> Out { return {where(x[0] < x[1], x[0], x[1])}; }),
-    row("min.number", [](In x) -> Out { return {min(x[0], 0.25)}; }, {{value({2, 3})}})
-        .speaks_of("minimum")
-        .reference([](In x) -> Out { return {where(x[0] < 0.25, x[0], 0.25)}; }),
+    row("min.number", [](In x) -> Out { return {min(x[0], 0.25)}; }, {{value({2, 3})}}).reference([](In x) -> Out {
+      return {where(x[0] < 0.25, x[0], 0.25)};
+    }),
     row("max.two", [](In x) -> Out { return {max(x[0], x[1])}; }, {{value({2, 3}), value({3})}})
-        .speaks_of("maximum")
         .reference([](In x) -> Out { return {where(x[0] > x[1], x[0], x[1])}; }),
-    row("max.number", [](In x) -> Out { return {max(x[0], 0.25)}; }, {{value({2, 3})}})
-        .speaks_of("maximum")
-        .reference([](In x) -> Out { return {where(x[0] > 0.25, x[0], 0.25)}; }),
+    row("max.number", [](In x) -> Out { return {max(x[0], 0.25)}; }, {{value({2, 3})}}).reference([](In x) -> Out {
+      return {where(x[0] > 0.25, x[0], 0.25)};
+    }),
     row("argmax", [](In x) -> Out { return {argmax(x[0]), argmax(x[0], 0), argmax(x[0], -1, true)}; },
         {{value({3, 4})}})
         .no_gradient(),
