@@ -2,6 +2,7 @@
 #pragma once
 
 #include <any>
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
@@ -79,7 +80,8 @@ std::vector<Node*> next_nodes(const Node& node);
 ///
 /// `forward` runs without recording; `backward` returns a gradient for each tensor argument in order (or an undefined
 /// tensor), and is itself recorded when gradients of gradients are asked for. A TensorList argument counts as its
-/// tensors.
+/// tensors, an optional one as a tensor that may be undefined. Passes in several threads may run one `backward` at
+/// once.
 class FunctionBase {
  public:
   virtual ~FunctionBase() = default;
@@ -91,7 +93,7 @@ class FunctionBase {
   void save(const T&... tensors) {
     (to_save_.push_back(tensors), ...);
   }
-  /// The i-th saved tensor.
+  /// The i-th saved tensor; in backward.
   Tensor saved(size_t i) const;
   /// Whether anyone wants the gradient of the i-th tensor argument.
   bool needs_gradient(size_t i) const { return i < needs_.size() && needs_[i]; }
@@ -117,10 +119,18 @@ namespace detail {
 TensorList finish_function(std::shared_ptr<FunctionBase> function, const char* name, const TensorList& inputs,
                            TensorList outputs);
 void begin_function(FunctionBase& function, const TensorList& inputs);
-inline void collect(TensorList& list, const Tensor& t) { list.push_back(t); }
-inline void collect(TensorList& list, const TensorList& ts) { list.insert(list.end(), ts.begin(), ts.end()); }
+// What counts as a tensor argument: tensors, parameters, lists of them, and optional ones. Numbers do not.
 template <class T>
-void collect(TensorList&, const T&) {}
+void collect(TensorList& list, const T& x) {
+  if constexpr (std::derived_from<T, Tensor>) {
+    list.push_back(x);
+  } else if constexpr (requires { requires std::derived_from<typename T::value_type, Tensor>; }) {
+    if constexpr (requires { x.has_value(); })
+      list.push_back(x ? Tensor(*x) : Tensor());
+    else
+      list.insert(list.end(), x.begin(), x.end());
+  }
+}
 }  // namespace detail
 
 template <class Derived>

@@ -34,9 +34,12 @@ class Shape {
   }
   Shape(std::span<const int64_t> list) { assign(list.data(), list.size()); }     // NOLINT
   Shape(const std::vector<int64_t>& list) { assign(list.data(), list.size()); }  // NOLINT
-  Shape(size_t count, int64_t value) {
-    resize(count);
-    for (auto& v : *this) v = value;
+  /// `count` dims of one size. No constructor, which braces with a double among them would find.
+  static Shape filled(size_t count, int64_t value) {
+    Shape shape;
+    shape.resize(count);
+    for (auto& v : shape) v = value;
+    return shape;
   }
   Shape(const Shape& other) { assign(other.data(), other.size()); }
   Shape(Shape&& other) noexcept { take(other); }

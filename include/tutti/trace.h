@@ -50,7 +50,7 @@ class Tracer {
   virtual void data_set(const Tensor&, const Tensor& /*from*/) {}
   virtual void hooked(const Tensor&) {}
   virtual void looked_at(const std::shared_ptr<const Outside>&) {}
-  /// Something a record cannot repeat is about to be done: `what` says what, as in "item() reads a value".
+  /// Something a record cannot repeat is about to be done: `what` says what, as in "reading a value, by item(),".
   virtual void untraceable(const char* /*what*/) {}
 };
 

@@ -22,7 +22,8 @@ class LeafSink final : public GradientSink {
         std::lock_guard lock(autograd_mutex(impl(leaf)));
         Tensor& grad = autograd_meta(leaf).grad;
         if (!grad.defined() && owned) return grad.swap(gradient);
-        if (grad.defined() && (grad.is_sparse() || requires_grad(impl(grad)))) break;
+        // Of a view it may have to be found out, which takes such locks: views go the other way.
+        if (grad.defined() && (grad.is_sparse() || impl(grad)->base.defined() || requires_grad(impl(grad)))) break;
         if (grad.defined()) {
           grad.add_(gradient);
           return;
@@ -86,16 +87,20 @@ Tensor root_gradient(const Tensor& output, const Tensor& given, const char* oper
 
 }  // namespace
 
+namespace {
+// Memory that nobody else knows, which from_blob()'s is not.
+bool is_alone(const Storage& s) { return s.references == 1 && !s.release; }
+}  // namespace
+
 Tensor owned_gradient(const Tensor& leaf, Tensor gradient, bool recording) {
   const TensorImpl* g = impl(gradient);
   if (g->sparse) {
-    const TensorImpl* values = impl(g->sparse->values);
-    return g->references == 1 && values->references == 1 && values->storage->references == 1 ? gradient
-                                                                                             : clone(gradient);
+    auto alone = [](const Tensor& part) { return impl(part)->references == 1 && is_alone(*impl(part)->storage); };
+    return g->references == 1 && alone(g->sparse->values) && alone(g->sparse->indices) ? gradient : clone(gradient);
   }
   bool dense_leaf = is_dense(leaf.sizes(), leaf.strides());
   bool fits = dense_leaf ? g->strides == leaf.strides() || (g->contiguous && leaf.is_contiguous()) : g->contiguous;
-  bool mine = g->references == 1 && (g->storage->references == 1 || is_at_home(leaf, gradient));
+  bool mine = g->references == 1 && (is_alone(*g->storage) || is_at_home(leaf, gradient));
   if (fits && mine && (recording || !requires_grad(g))) return gradient;
   Tensor copy = dense_leaf ? make_tensor(leaf.sizes(), leaf.strides(), gradient.dtype(), gradient.device())
                            : make_tensor(leaf.sizes(), gradient.dtype(), gradient.device());

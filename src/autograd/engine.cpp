@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "autograd/meta.h"
@@ -69,6 +70,7 @@ void take_changed(const char* what, GradientBuffer& gradients, const Gradients& 
 
 bool has_nan(const Tensor& g) {
   if (!g.defined() || g.device().is_meta()) return false;
+  ModeGuard untraced(0, kTraceMode);  // reading a value here is no part of what is computed
   return isnan(g.is_sparse() ? g.values() : g).any().item<bool>();
 }
 const char* origin_of(const Node& node) {
@@ -262,8 +264,9 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
   GradientBuffer outputs = std::move(p.gradients);
   GradientBuffer inputs(node->edges.size());
   if (any) {
-    Visit visit(*node, needed && !options_.keep_graph);
-    if (visit.alone()) node->free_soon();
+    std::optional<Visit> visit;
+    if (needed) visit.emplace(*node, !options_.keep_graph);
+    if (visit && visit->alone()) node->free_soon(true);
     NodeRun how{.needed = needed, .ends = captured && !options_.captures_only};
     if (captured)
       how.seen = [&](const GradientBuffer& gradients) {
@@ -274,7 +277,7 @@ void GraphTask::evaluate(uint32_t index, std::unique_lock<std::mutex>* lock) {
     if (!tracer || how.ends || !needed ||
         !tracer->node(*node, outputs.span(), inputs.span(), [&] { run_node(*node, outputs, inputs, how); }))
       run_node(*node, outputs, inputs, how);
-    visit.free_saved();
+    if (visit) visit->free_saved();
   } else {
     node->no_gradient();
   }
@@ -393,7 +396,8 @@ void GraphTask::run_callbacks(bool well) {
 
 template <class F>
 void GraphTask::run_whole(const F& f) {
-  if (current_pass) return f();
+  // One of grad() has no end that anybody could ask for: in it, one that accumulates is the outermost.
+  if (current_pass && (current_pass->accumulates() || !accumulates())) return f();
   PassGuard outermost(this);
   try {
     f();

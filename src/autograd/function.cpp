@@ -135,8 +135,12 @@ class Captured final : public NestedTracer {
     return outer_ && outer_->call(op, inputs, attributes, outputs);
   }
   void note(const Tensor& x) {
+    // A view whose base was written gets a new node when it is asked, which says nothing of its age.
+    const bool stale = x.defined() && is_stale_view(impl(x));
     if (!x.defined() || !x.requires_grad()) return;
-    if (const Node* node = x.grad_node(); grad_enabled() && node && node->sequence > before_) return;  // made inside
+    const Node* node = x.grad_node();
+    const uint64_t number = node ? node->sequence : 0;
+    if (grad_enabled() && !stale && number > before_ && number <= last_number()) return;  // made inside
     std::lock_guard lock(mutex_);  // the function may use threads
     if (!contains(found_, x)) found_.push_back(x);
     if (auto* outer = dynamic_cast<Captured*>(outer_)) outer->note(x);
@@ -233,10 +237,21 @@ void check_written(FunctionBase& function, const char* name, const TensorList& i
   }
 }
 
+// A result in an argument's memory is a view of it: a write to the argument is one to the result.
+void view_argument(const Tensor& out, const TensorList& inputs) {
+  for (const Tensor& x : inputs) {
+    if (!x.defined() || !x.shares_storage(out)) continue;
+    const Tensor& base = impl(x)->base.defined() ? impl(x)->base : x;
+    impl(out)->base = base;
+    impl(out)->base_generation = impl(base)->autograd ? impl(base)->autograd->generation : 0;
+    return;
+  }
+}
+
 }  // namespace
 
 Tensor FunctionBase::saved(size_t i) const {
-  TUTTI_ASSERT(node_);
+  check<GradError>(node_ != nullptr, "saved", "is for backward; in forward, use the tensors themselves");
   return static_cast<const FunctionNode*>(node_)->saved(i);
 }
 
@@ -295,9 +310,11 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
     }
     // A fresh handle: forward may have returned an input as it is, whose own history must stay.
     out = out.detach();
+    auto shares = [&](auto& x) { return x.defined() && x.shares_storage(out); };
     impl(out)->aliased =
-        !FunctionAccess::aliases_allowed(*function) &&
-        std::any_of(inputs.begin(), inputs.end(), [&](auto& x) { return x.defined() && x.shares_storage(out); });
+        !FunctionAccess::aliases_allowed(*function) && (std::any_of(inputs.begin(), inputs.end(), shares) ||
+                                                        std::count_if(originals.begin(), originals.end(), shares) > 1);
+    if (impl(out)->aliased) view_argument(out, inputs);
     if (!differentiable) continue;
     auto& meta = autograd_meta(out);
     meta.node = Ref<Node>(node.get());
@@ -306,7 +323,8 @@ TensorList detail::finish_function(std::shared_ptr<FunctionBase> function, const
   for (auto& t : saved) {
     size_t which = static_cast<size_t>(
         std::find_if(originals.begin(), originals.end(), [&](auto& o) { return o.is_same(t); }) - originals.begin());
-    bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](auto& x) { return x.is_same(t); });
+    // What forward wrote is the node's result now; as an input it would hold the node that holds it.
+    bool is_input = contains(inputs, t) && !contains(dirty, t);
     if (!t.defined())
       node->saved_.emplace_back();
     else if (which < outputs.size() && !is_input)

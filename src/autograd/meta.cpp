@@ -158,8 +158,12 @@ LeafHooks* leaf_hooks(const Tensor& leaf, bool make) {
   return meta.hooks.get();
 }
 
+bool is_stale_view(const TensorImpl* t) {
+  return t->base.defined() && generation_seen(t).load() != generation_of(t->base);
+}
+
 bool view_requires_grad(const TensorImpl* t) {
-  if (generation_seen(t).load() != generation_of(t->base)) refresh_view(t);
+  if (is_stale_view(t)) refresh_view(t);
   return t->autograd && (t->autograd->requires_grad || t->autograd->node);
 }
 
@@ -187,8 +191,8 @@ Edge gradient_edge(const Tensor& t) {
 }
 
 bool is_protected_leaf(const TensorImpl* t) {
-  if (t->base.defined()) t = impl(t->base);
-  return t->autograd && t->autograd->requires_grad && !t->autograd->node;
+  auto is_leaf = [](const TensorImpl* x) { return x->autograd && x->autograd->requires_grad && !x->autograd->node; };
+  return is_leaf(t) || (t->base.defined() && is_leaf(impl(t->base)));
 }
 
 void rebase_history(const Tensor& t, const Ref<Node>& node, uint32_t output) {

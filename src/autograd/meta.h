@@ -53,6 +53,8 @@ LeafHooks* leaf_hooks(const Tensor& leaf, bool make);
 /// The state, made if there is none.
 AutogradMeta& autograd_meta(const Tensor& t);
 
+/// Whether t is a view whose base was written since its history was looked at.
+bool is_stale_view(const TensorImpl* t);
 /// Whether gradients flow to t; brings the history of a view up to date.
 bool view_requires_grad(const TensorImpl* t);
 inline bool requires_grad(const TensorImpl* t) {

@@ -48,20 +48,33 @@ NodeHooks& Node::hooks() {
   return *found;  // somebody else's
 }
 
+namespace {
+uint32_t thread_number() {
+  static std::atomic<uint32_t> threads{0};
+  thread_local const uint32_t mine = threads.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
+}  // namespace
+
 Visit::Visit(Node& node, bool frees) : node_(node) {
   if (!node.keeps) return;
+  const uint32_t taken = kTaken | (thread_number() & (kTaken - 1));
   uint32_t seen = node.visits.load(std::memory_order_acquire);
   while (!(seen & kFreed)) {  // if it was, the node says so where it matters
+    if (seen == taken) return;
     if (seen & kTaken) freed_already(node);
     bool alone = frees && seen == 0;
-    if (!node.visits.compare_exchange_weak(seen, alone ? kTaken : seen + 1, std::memory_order_acq_rel)) continue;
+    if (!node.visits.compare_exchange_weak(seen, alone ? taken : seen + 1, std::memory_order_acq_rel)) continue;
     state_ = alone ? State::alone : State::reading;
     return;
   }
 }
 
 void Visit::leave(uint32_t then) {
-  if (state_ == State::alone) node_.visits.store(then, std::memory_order_release);
+  if (state_ == State::alone) {
+    if (!then) node_.free_soon(false);
+    node_.visits.store(then, std::memory_order_release);
+  }
   if (state_ == State::reading) node_.visits.fetch_sub(1, std::memory_order_release);
   state_ = State::outside;
 }
@@ -92,8 +105,9 @@ void note_origin(Node& node) { node.origin = std::make_unique<std::string>(backt
 
 SavedTensor::SavedTensor(const Tensor& tensor, bool is_output) : is_output_(is_output) {
   const TensorImpl* t = impl(tensor);
-  storage_ = versioned_storage(t);
-  version_ = storage_ ? storage_->version.load(std::memory_order_relaxed) : 0;
+  const Storage* storage = versioned_storage(t);
+  version_ = storage ? storage->version.load(std::memory_order_relaxed) : 0;
+  data_changes_ = t->data_changes;
   if (is_output) {
     tensor_ = make_alias(tensor);
     output_ = t->autograd ? t->autograd->output : 0;
@@ -104,12 +118,18 @@ SavedTensor::SavedTensor(const Tensor& tensor, bool is_output) : is_output_(is_o
 
 SavedTensor SavedTensor::of_copy(Tensor copy, Edge history, bool requires_grad) {
   SavedTensor s;
-  s.storage_ = versioned_storage(impl(copy));
   s.version_ = copy.version();
+  s.data_changes_ = impl(copy)->data_changes;
   s.tensor_ = std::move(copy);
   s.history_ = std::move(history);
   s.detached_ = requires_grad;
   return s;
+}
+
+void SavedTensor::replace(const Tensor& from, const Tensor& to) {
+  if (!tensor_.defined() || !tensor_.is_same(from)) return;
+  data_changes_ += impl(to)->data_changes - impl(tensor_)->data_changes;
+  tensor_ = to;
 }
 
 void SavedTensor::reset() {
@@ -123,7 +143,7 @@ Tensor SavedTensor::unpack(const Node& saver) const {
   if (!tensor_.defined()) return {};
   const TensorImpl* t = impl(tensor_);
   const Storage* storage = versioned_storage(t);
-  check<VersionError>(storage == storage_ || t->sparse, "backward",
+  check<VersionError>(t->data_changes == data_changes_, "backward",
                       "'{}' needs {} as it was, but set_data() (or a module's to()) has given it other data since: run "
                       "backward before that, or forward again",
                       saver.name(), tensor_);

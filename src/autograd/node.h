@@ -90,8 +90,9 @@ class Node : public RefCounted, public memory::Pooled {
   virtual void no_gradient() {}
   /// Lets go of what was saved; the node cannot run again.
   virtual void free_saved() {}
-  /// The next run is the last before free_saved(): what is saved may be let go of as it is used.
-  virtual void free_soon() {}
+  /// The next run is the last before free_saved(): what is saved may be let go of as it is used. False: it did not come
+  /// to that.
+  virtual void free_soon(bool /*soon*/) {}
   /// For whoever captures whole passes: what the node is (two of one key do the same with the tensors they keep), and
   /// those tensors, in order. False: only running it tells what it does.
   virtual bool signature(std::string& /*key*/, TensorList& /*kept*/) const { return false; }
@@ -117,10 +118,11 @@ class Node : public RefCounted, public memory::Pooled {
 };
 
 // Note [Passes that meet]: a pass that frees what a node has saved has the node to itself while it is there. Others
-// that only read may be there together. Who comes to a node that is another's gets the error of one that was freed.
+// that only read may be there together. Who comes to a node that is another's gets the error of one that was freed; but
+// passes that hooks or the node itself begin, in the thread that has it, read what is still there.
 class Visit {
  public:
-  /// `frees`: it is the last visit, if nobody else is there.
+  /// `frees`: it is the last visit, if nobody else is there. Of passes that run the node.
   Visit(Node& node, bool frees);
   ~Visit() { leave(0); }
   Visit(const Visit&) = delete;
@@ -131,7 +133,7 @@ class Visit {
 
  private:
   enum class State : uint8_t { outside, reading, alone };
-  static constexpr uint32_t kTaken = uint32_t{1} << 30, kFreed = uint32_t{1} << 31;
+  static constexpr uint32_t kTaken = uint32_t{1} << 30, kFreed = uint32_t{1} << 31;  // taken: with the thread's number
   void leave(uint32_t then);
   Node& node_;
   State state_ = State::outside;
@@ -161,14 +163,13 @@ class SavedTensor {
   /// Throws VersionError if the tensor was changed since, GradError if it was freed.
   Tensor unpack(const Node& saver) const;
   void reset();
-  void replace(const Tensor& from, const Tensor& to) {
-    if (tensor_.defined() && tensor_.is_same(from)) tensor_ = to;
-  }
+  /// Keeps `to` instead, if it keeps `from`.
+  void replace(const Tensor& from, const Tensor& to);
   bool empty() const { return !tensor_.defined(); }
 
  private:
   Tensor tensor_;
-  const Storage* storage_ = nullptr;  // set_data() gives a tensor another
+  uint32_t data_changes_ = 0;  // set_data() gives a tensor other memory
   uint64_t version_ = 0;
   uint32_t output_ = 0;
   bool is_output_ = false, freed_ = false, detached_ = false;

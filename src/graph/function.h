@@ -186,7 +186,7 @@ class CompiledNode final : public tutti::Node {
   std::string name() const override { return name_; }
   void run(GradientBuffer& outputs, GradientBuffer& inputs) override;
   void free_saved() override;
-  void free_soon() override { last_ = true; }
+  void free_soon(bool soon) override { last_ = soon; }
   bool signature(std::string& key, TensorList& kept) const override;
   void replace_saved(const Tensor& from, const Tensor& to) override;
 

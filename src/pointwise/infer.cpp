@@ -82,9 +82,11 @@ void choose_strides(std::span<const Tensor* const> inputs, TensorSpec& spec) {
 void infer_shape(const char* name, std::span<const Tensor* const> inputs, TensorSpec& spec) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Tensor* x = inputs[i];
-    check<ValueError>(x->defined(), name,
-                      "input {} is undefined: it was never given a value (a .grad() is undefined before backward())",
-                      i);
+    check<ValueError>(
+        x->defined(), name,
+        "input {} is undefined: it was never given a value, or was moved from (a .grad() is undefined before "
+        "backward(), and of a tensor that is no leaf unless retain_grad() was called)",
+        i);
     check<ValueError>(impl(*x)->layout == Layout::strided, name, "{} is sparse; use its values(), or to_dense() it",
                       *x);
   }

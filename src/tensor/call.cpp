@@ -41,8 +41,8 @@ void check_output(const Operator& op, const TensorSpec& spec, const Tensor& out,
   check<GradError>(
       !recording || !(t->aliased || (t->base.defined() && impl(t->base)->aliased)), op.name,
       "{} shares memory with a tensor whose gradients would not know of this: it is (a view of) the result "
-      "of a custom Function that gave back an argument, or values() of a sparse tensor; clone() it before "
-      "writing in place",
+      "of a custom Function that gave back an argument, or gave two results in one memory, or values() of "
+      "a sparse tensor; clone() it before writing in place",
       out);
   check<GradError>(
       !recording || !t->base.defined() || !is_differentiable(t->dtype) || requires_grad(t) ||

@@ -19,12 +19,13 @@ struct SparseParts {
 struct TensorImpl : detail::Handle, memory::Pooled {
   DType dtype = DType::f32;
   Layout layout = Layout::strided;
-  bool contiguous = true;       // row-major without gaps
-  bool number = false;          // made from a C++ number
-  bool inference = false;       // made in inference mode
-  bool aliased = false;         // shares memory with a tensor whose history would not know of a write (see call.cpp)
+  bool contiguous = true;  // row-major without gaps
+  bool number = false;     // made from a C++ number
+  bool inference = false;  // made in inference mode
+  bool aliased = false;    // shares memory with a tensor whose history would not know of a write (see call.cpp)
   Device device;
-  int64_t offset = 0;  // in elements
+  uint32_t data_changes = 0;  // how often set_data() gave it other memory
+  int64_t offset = 0;         // in elements
   int64_t numel = 1;
   Ref<Storage> storage;
   AutogradMeta* autograd = nullptr;  // owned; null until autograd has something to say

@@ -32,7 +32,7 @@ const TensorImpl* get(const Tensor& t, const char* what) {
 template <class F>
 auto read_item(const Tensor& t, F&& f) {
   const TensorImpl* x = get(t, "item");
-  if (Tracer* tracer = tracing(); tracer && !x->number) tracer->untraceable("item() reads a value");
+  if (Tracer* tracer = tracing(); tracer && !x->number) tracer->untraceable("reading a value, by item(),");
   check<ShapeError>(x->numel == 1, "item", "{} has {} elements, not one", t, x->numel);
   check<DeviceError>(x->device.is_cpu(), "item", "{} has no values to read here; copy it to a cpu first", t);
   if (x->layout == Layout::sparse) return f(to_dense(t));
@@ -176,6 +176,7 @@ void Tensor::set_data(const Tensor& other) const {
   TensorImpl* t = impl();
   const TensorImpl* from = other.impl();
   drop_grad_unless_like(*this, other);
+  ++t->data_changes;
   t->storage = from->storage;
   t->dtype = from->dtype;
   t->device = from->device;

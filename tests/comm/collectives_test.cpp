@@ -268,7 +268,7 @@ TEST_P(Ranks, UnevenPartsOfOneTensor) {
     part.zero_();
     reduce_scatter_async(part, input, rows, {.op = Reduce::average}).wait();
     EXPECT_TRUE(equal(part, wanted / n));
-    Shape wrong(static_cast<size_t>(n), sum + 1);
+    Shape wrong = Shape::filled(static_cast<size_t>(n), sum + 1);
     EXPECT_THROW(all_gather(whole, full({mine, 2}, me, {f32}), wrong), ShapeError);
     EXPECT_THROW(reduce_scatter(part, input, wrong), ShapeError);
     barrier();

@@ -75,7 +75,7 @@ TEST(Norm, ChannelsInBothOrders) {
     SCOPED_TRACE(to_string(sizes));
     int64_t channels = sizes[1];
     Tensor x = norm_numbers(sizes, 3, 1), w = norm_numbers(channels, 1, 1.5), b = norm_numbers(channels);
-    Shape table(sizes.size(), 1), all{0};
+    Shape table = Shape::filled(sizes.size(), 1), all{0};
     table[1] = channels;
     for (size_t d = 2; d < sizes.size(); ++d) all.push_back(static_cast<int64_t>(d));
     NormFunction plain_batch = [&](const Tensor& t, const Tensor& u, const Tensor& v) {

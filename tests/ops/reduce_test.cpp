@@ -35,7 +35,7 @@ Tensor reduce_numbers(const Shape& sizes, DType dtype = f64, double low = -2, do
 // The elements that go into each result, results and elements in row-major order.
 std::vector<Values> groups(const Tensor& x, const Shape& dims) {
   auto all = x.to_vector<Complex>();
-  Shape reduced(x.sizes().size(), dims.empty() ? 1 : 0);
+  Shape reduced = Shape::filled(x.sizes().size(), dims.empty() ? 1 : 0);
   for (int64_t d : dims) reduced[static_cast<size_t>(d < 0 ? d + x.dim() : d)] = 1;
   int64_t results = 1;
   for (size_t d = 0; d < x.sizes().size(); ++d) results *= reduced[d] ? 1 : x.sizes()[d];

@@ -314,7 +314,7 @@ TEST(Shape, TransposedCopies) {
         for (int64_t i = 0; i < t.numel(); i += 97) {
           int64_t rest = i;
           Tensor e = t;
-          Shape at(static_cast<size_t>(t.dim()), 0);
+          Shape at = Shape::filled(static_cast<size_t>(t.dim()), 0);
           for (int64_t k = t.dim() - 1; k >= 0; --k) at[static_cast<size_t>(k)] = rest % t.size(k), rest /= t.size(k);
           for (int64_t k = 0; k < t.dim(); ++k) e = e.select(0, at[static_cast<size_t>(k)]);
           ASSERT_TRUE(equal(e, copy.view({-1})[i])) << to_string(sizes) << " " << i;

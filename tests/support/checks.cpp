@@ -352,7 +352,7 @@ void check_special_by_reference(const Row& row) {
     TensorList inputs;
     auto n = static_cast<int64_t>(list.size());
     for (int k = 0; k < row.arity; ++k) {
-      Shape sizes(static_cast<size_t>(row.arity), 1);
+      Shape sizes = Shape::filled(static_cast<size_t>(row.arity), 1);
       sizes[static_cast<size_t>(k)] = n;
       inputs.push_back(tensor(list, {.dtype = dtype}).view(sizes));
     }

@@ -152,7 +152,7 @@ Job make_gather(int64_t count, const Setting& s) {
   int64_t part = std::max<int64_t>(1, count / n);
   bool root = rank() == s.root;
   Tensor x = numbers(part, rank(), s.dtype), out = empty({part * n}, {.dtype = s.dtype});
-  TensorList parts = root ? split(out, Shape(static_cast<size_t>(n), part), 0) : TensorList();
+  TensorList parts = root ? split(out, Shape::filled(static_cast<size_t>(n), part), 0) : TensorList();
   auto expected = [=] {
     TensorList list;
     for (int r = 0; r < n; ++r) list.push_back(numbers(part, r, s.dtype));
@@ -169,7 +169,7 @@ Job make_scatter(int64_t count, const Setting& s) {
   int n = world_size();
   int64_t part = std::max<int64_t>(1, count / n);
   Tensor x = numbers(part * n, s.root, s.dtype), out = empty({part}, {.dtype = s.dtype});
-  TensorList parts = rank() == s.root ? split(x, Shape(static_cast<size_t>(n), part), 0) : TensorList();
+  TensorList parts = rank() == s.root ? split(x, Shape::filled(static_cast<size_t>(n), part), 0) : TensorList();
   return {x,
           out,
           [=] { return scatter_async(out, parts, {.root = s.root}); },

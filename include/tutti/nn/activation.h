@@ -167,7 +167,7 @@ struct PReLU : Module<PReLU> {
   TUTTI_FIELDS(weight)
   explicit PReLU(int64_t channels = 1, double slope = 0.25);
   Tensor forward(const Tensor& x) {
-    Shape sizes(static_cast<size_t>(x.dim()), 1);
+    Shape sizes = Shape::filled(static_cast<size_t>(x.dim()), 1);
     if (weight.numel() > 1 && x.dim() > 1) sizes[1] = weight.numel();
     return where(x > 0, x, (x.dim() ? weight.view(sizes) : weight.view({})) * x);
   }
@@ -195,7 +195,7 @@ struct ChannelDropout : Module<ChannelDropout> {
   explicit ChannelDropout(double p = 0.5);
   Tensor forward(const Tensor& x) {
     if (!is_training() || p == 0) return x;
-    Shape sizes(static_cast<size_t>(x.dim()), 1);
+    Shape sizes = Shape::filled(static_cast<size_t>(x.dim()), 1);
     for (size_t d = 0; d < 2 && d < sizes.size(); ++d) sizes[d] = x.size(static_cast<int64_t>(d));
     return x * dropout(ones(sizes, {.dtype = x.dtype(), .device = x.device()}), p, true);
   }

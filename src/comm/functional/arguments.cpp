@@ -65,7 +65,7 @@ Shape rows_of(const Tensor& x, const Shape& given, const Collective& a, const ch
   auto n = static_cast<int64_t>(a.size());
   if (given.empty()) {
     check_at<ShapeError>(a.place, x.size(0) % n == 0, name, "the first dim of {} does not divide into {} parts", x, n);
-    return Shape(a.size(), x.size(0) / n);
+    return Shape::filled(a.size(), x.size(0) / n);
   }
   int64_t sum = 0;
   for (int64_t r : given) {

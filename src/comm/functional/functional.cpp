@@ -479,7 +479,7 @@ TensorList all_gather(const Tensor& x, const CollectiveOptions& o, const std::ve
 Tensor all_gather_single(const Tensor& x, const CollectiveOptions& o, const Shape& rows) {
   Collective a = begin(o, "all_gather");
   check_rows(x, a, "all_gather");
-  a.rows = rows.empty() ? Shape(a.size(), x.size(0)) : rows;
+  a.rows = rows.empty() ? Shape::filled(a.size(), x.size(0)) : rows;
   check_at<ShapeError>(a.place, a.rows.size() == a.size() && a.rows[a.rank()] == x.size(0), "all_gather",
                        "rows {} are not those of {} ranks of which rank {} has {}", a.rows, a.size(), a.rank(), x);
   return result(all_gather_rows_op, x, a);

@@ -91,7 +91,7 @@ void run_empty(const Problem& p, const Operands& o, const Tensor& out) {
     target.zero_();
     return;
   }
-  Shape sizes(p.y.size(), 1);
+  Shape sizes = Shape::filled(p.y.size(), 1);
   sizes[1] = p.y[1];
   copy_into(target, expand(reshape(o.bias.detach(), sizes), p.y));
 }
@@ -257,7 +257,7 @@ Shape spread(const char* name, const char* what, const Shape& given, size_t dims
   for (int64_t v : given)
     check<ValueError>(v >= least && v < int64_t{1} << 31, name, "{} {} must be at least {}, and fit 31 bits", what,
                       given, least);
-  return given.size() == dims ? given : Shape(dims, given[0]);
+  return given.size() == dims ? given : Shape::filled(dims, given[0]);
 }
 
 void check_tensors(const char* name, const Tensor& x, const Tensor& w, const Tensor& bias, size_t spatial) {
@@ -358,12 +358,12 @@ Tensor transpose_batch(const char* name, const Tensor& g, const Tensor& w, Convo
   for (size_t d = 0; d < added.size(); ++d) wide = wide || added[d] >= a.stride[d];
   if (!wide) return call_data(g, w, a, sizes);
   // More output padding than a stride: no convolution maps these sizes to g's, so the whole is cut to size.
-  Shape padding = std::exchange(a.padding, Shape(added.size(), 0)), pads;
+  Shape padding = std::exchange(a.padding, Shape::filled(added.size(), 0)), pads;
   for (size_t d = added.size(); d-- > 0;) {
     pads.push_back(-padding[d]);
     pads.push_back(added[d] - padding[d]);
   }
-  return pad(call_data(g, w, a, transposed_sizes(name, g, w, a, Shape(added.size(), 0))), pads);
+  return pad(call_data(g, w, a, transposed_sizes(name, g, w, a, Shape::filled(added.size(), 0))), pads);
 }
 
 Tensor convolve_transposed(const char* name, size_t spatial, const Tensor& x, const Tensor& w, const Tensor& bias,
@@ -390,7 +390,7 @@ Tensor convolve_transposed(const char* name, size_t spatial, const Tensor& x, co
                       kernel.size(1) * a.groups);
     Tensor y = transpose_batch(name, batch, kernel, a, added);
     if (!bias.defined()) return y;
-    Shape sizes(y.sizes().size(), 1);
+    Shape sizes = Shape::filled(y.sizes().size(), 1);
     sizes[1] = bias.size(0);
     return y + reshape(bias.dtype() == y.dtype() ? bias : cast(bias, y.dtype()), sizes);
   };

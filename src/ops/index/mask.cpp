@@ -66,7 +66,7 @@ Tensor true_places(const Tensor& mask) {
 void write_coordinates(const Shape& sizes, const int64_t* places, int64_t begin, int64_t end, int64_t* out) {
   size_t dims = sizes.size();
   int64_t inner = sizes[dims - 1], row_start = 0, row_end = 0;
-  Shape at(dims, 0);
+  Shape at = Shape::filled(dims, 0);
   for (int64_t k = begin; k < end; ++k) {
     int64_t place = places[k];
     if (place >= row_end) {

@@ -191,7 +191,7 @@ Factors factors_of(const Tensor& x, const Tensor& target, const Tensor& weight, 
   Options like{.dtype = x.dtype(), .device = x.device()};
   Tensor w = weight.defined() ? cast(weight, x.dtype()) : ones({classes}, like);
   Tensor ignored = target == options.ignore_index, t = cast(where(ignored, 0, target), i64);
-  Shape along(static_cast<size_t>(x.dim()), 1);
+  Shape along = Shape::filled(static_cast<size_t>(x.dim()), 1);
   along[static_cast<size_t>(dim)] = classes;
   Tensor wide = reshape(w, along), kept = unsqueeze(where(ignored, 0, ones(target.sizes(), like)), dim);
   Tensor hit = zeros(x.sizes(), like);
@@ -264,7 +264,7 @@ Tensor with_probabilities(const Tensor& x, const Tensor& target, const CrossEntr
   Tensor t = cast(target, x.dtype());
   if (o.label_smoothing > 0) t = t * (1 - o.label_smoothing) + o.label_smoothing / static_cast<double>(classes);
   if (o.weight.defined()) {
-    Shape along(static_cast<size_t>(x.dim()), 1);
+    Shape along = Shape::filled(static_cast<size_t>(x.dim()), 1);
     along[static_cast<size_t>(dim)] = classes;
     t = t * reshape(o.weight.detach(), along);
   }

@@ -213,7 +213,7 @@ Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double
   int64_t dims = named(name, [&] { return static_cast<int64_t>(broadcast_shapes(x1.sizes(), x2.sizes()).size()); });
   int64_t d = wrap_dim(dim, dims, name) - dims;  // from the end, where broadcasting lines dims up
   auto aligned = [&](const Tensor& x) {
-    return x.dim() >= -d ? x : expand(x, broadcast_shapes(x.sizes(), Shape(static_cast<size_t>(-d), 1)));
+    return x.dim() >= -d ? x : expand(x, broadcast_shapes(x.sizes(), Shape::filled(static_cast<size_t>(-d), 1)));
   };
   return named(name, [&] {
     Tensor a = aligned(x1), b = aligned(x2);

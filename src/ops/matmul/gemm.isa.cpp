@@ -283,7 +283,8 @@ class Multiplication {
         tiles_((p.rows + kRows - 1) / kRows),
         converts_(p.dtype != products::compute_dtype(p.dtype)),
         few_rows_(p.rows <= kFewRows || (p.rows <= kSomeRows && near(p.b.row))),
-        a_in_place_(!converts_ && (p.a.column == 1 || (parts_ == 1 && p.a.row == 1 && near(p.a.column)))),
+        a_in_place_(!converts_ &&
+                    (p.a.column == 1 || (parts_ == 1 && p.a.row == 1 && near(p.a.column) && apart(p.a.column)))),
         b_by_rows_(!converts_ && p.b.column == 1 && parts_ == 1) {
     if (converts_) convert_ = converter(products::compute_dtype(p.dtype), p.dtype);
   }
@@ -329,6 +330,8 @@ class Multiplication {
   };
 
   bool near(int64_t stride) const { return stride * element_ <= kNear && stride * element_ >= -kNear; }
+  // One number of each column is read: with such steps all of them would meet in one place of the first cache.
+  bool apart(int64_t stride) const { return stride * element_ % kNear != 0; }
   static int64_t padded(int64_t columns) { return (columns + kLanes<T> - 1) / kLanes<T> * kLanes<T>; }
 
   // How many columns the sliver at s takes of `columns`: three vectors, but at the end two and two rather than three
@@ -414,7 +417,7 @@ class Multiplication {
         for (int64_t g = 0; g < kGroup; ++g) {
           // Columns are far apart, which the machine does not foresee.
           if (g * kRows * static_cast<int64_t>(sizeof(T)) % 64 == 0)
-            __builtin_prefetch(from + 4 * kAhead * p_.a.column + g * kRows);
+            __builtin_prefetch(from + 4 * kAhead * p_.a.column + g * kRows, 0, 2);
           std::memcpy(to + g * a_tile_ + c * kRows, from + g * kRows, kRows * sizeof(T));
         }
       return;

@@ -95,7 +95,7 @@ void check_added(const Call& c, const Shape& sizes) {
 
 // Strides of x's batch dims, broadcast to `dims` of them; those of size one count as zero.
 Shape batch_strides(const Tensor& x, size_t dims) {
-  Shape strides(dims, 0);
+  Shape strides = Shape::filled(dims, 0);
   size_t own = x.sizes().size() - 2;
   for (size_t d = 0; d < own; ++d)
     if (x.sizes()[d] != 1) strides[dims - own + d] = x.strides()[d];
@@ -146,7 +146,7 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor*
     alignas(16) static const std::byte zero[16]{};
     g.depth = 1;
     g.a = g.b = {zero, 0, 0};
-    g.a_batch = g.b_batch = Shape(g.batch.size(), 0);
+    g.a_batch = g.b_batch = Shape::filled(g.batch.size(), 0);
   }
   if (s.beta != 0) set_added(g, *added, out);
   products::gemm(g);

@@ -16,7 +16,7 @@ struct Side {
   int64_t rows = 1, depth = 1;
 
   Side(const Tensor& x, const Shape& dims) {
-    Shape marks(x.sizes().size(), 0);
+    Shape marks = Shape::filled(x.sizes().size(), 0);
     for (int64_t d : dims) {
       int64_t w = wrap_dim(d, x, "tensordot");
       check<ShapeError>(x.dim() > 0 && marks[static_cast<size_t>(w)]++ == 0, "tensordot",

@@ -262,7 +262,7 @@ void infer_channels_backward(const Call& c, std::span<TensorSpec> out) {
 void second_gradient(GradientCall& c) {
   const Shape& sizes = c.input_sizes(1);
   const auto& a = c.as<ChannelNorm>();
-  Over over{.sizes = {}, .dims = {}, .centered = true, .eps = a.eps, .weights = Shape(sizes.size(), 1)};
+  Over over{.sizes = {}, .dims = {}, .centered = true, .eps = a.eps, .weights = Shape::filled(sizes.size(), 1)};
   over.weights[1] = sizes[1];
   if (a.groups) {
     over.sizes = {sizes[0], a.groups, Sharing(sizes, a.groups).elements()};
@@ -359,7 +359,7 @@ void move_towards(const char* name, const Tensor& running, const Tensor& found, 
 
 // x's sizes with all but the channels 1, so that tables broadcast.
 Tensor as_table(const Tensor& t, const Tensor& x) {
-  Shape sizes(x.sizes().size(), 1);
+  Shape sizes = Shape::filled(x.sizes().size(), 1);
   sizes[1] = x.size(1);
   return reshape(t, sizes);
 }

@@ -316,7 +316,7 @@ Shape spread(const char* name, const char* what, const Shape& given, size_t dims
   for (int64_t v : given)
     check<ValueError>(v >= least && v < int64_t{1} << 31, name, "{} {} must be at least {}, and fit 31 bits", what,
                       given, least);
-  return given.size() == dims ? given : Shape(dims, given[0]);
+  return given.size() == dims ? given : Shape::filled(dims, given[0]);
 }
 
 // The spatial sizes of an input of `dims` spatial dims, with or without a batch.

@@ -355,7 +355,7 @@ Space make_space(const Tensor& x, const Shape& reduced, bool complex_as_real) {
   TaggedAxes axes;
   for (size_t d = 0; d < t->sizes.size(); ++d) axes.push_back({t->sizes[d], t->strides[d] * scale, reduced[d] != 0, d});
   sort_axes(axes);
-  Shape strides(t->sizes.size(), 0);
+  Shape strides = Shape::filled(t->sizes.size(), 0);
   for (size_t i = axes.size(); i-- > 0;) {
     if (axes[i].reduced) continue;
     strides[axes[i].dim] = result_stride;

@@ -33,7 +33,7 @@ Tensor& write_out(Tensor& out, const Tensor& result, const char* name) {
 Shape normalize_dims(const Tensor& x, const Shape& dims, const char* name) {
   check_strided(x, name);
   auto count = static_cast<size_t>(x.dim());
-  Shape marks(count, dims.empty() ? 1 : 0), result;
+  Shape marks = Shape::filled(count, dims.empty() ? 1 : 0), result;
   bool on_scalar = false;
   for (int64_t d : dims) {
     int64_t w = wrap_dim(d, x, name);
@@ -46,7 +46,7 @@ Shape normalize_dims(const Tensor& x, const Shape& dims, const char* name) {
 }
 
 Shape mark_dims(size_t count, const Shape& dims) {
-  Shape marks(count, 0);
+  Shape marks = Shape::filled(count, 0);
   for (int64_t d : dims) marks[static_cast<size_t>(d)] = 1;
   return marks;
 }

@@ -81,7 +81,7 @@ void prod_gradient(GradientCall& c) {
   Tensor x = c.input(0), g = restore_dims(c.grad(), sizes, dims);
   if (dims.empty()) return c.set(0, g);
   if (x.numel() == 0) return c.set(0, zeros_like(x));
-  Shape order, moved, inverse(sizes.size(), 0);
+  Shape order, moved, inverse = Shape::filled(sizes.size(), 0);
   for (size_t d = 0; d < sizes.size(); ++d)
     if (!mark_dims(sizes.size(), dims)[d]) order.push_back(static_cast<int64_t>(d));
   for (int64_t d : dims) order.push_back(d);
@@ -166,8 +166,7 @@ void check_mean(const Tensor& x, DType computing) {
   if (!is_differentiable(computing))
     fail<DTypeError>(
         "mean",
-        "the mean of {} need not be a whole number, but {} was asked for; cast it, x.to(f32), or pass such a dtype", x,
-        computing);
+        "{} holds whole numbers, and their mean need not be one: x.to(f32).mean(), or mean(x, {{}}, false, f32)", x);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 // Dims counted from the front, each only once.
 Shape different_dims(const Tensor& x, const Shape& dims, const char* name) {
-  Shape seen(x.sizes().size(), 0), result;
+  Shape seen = Shape::filled(x.sizes().size(), 0), result;
   for (int64_t d : dims) {
     int64_t w = wrap_dim(d, x, name);
     check<ShapeError>(x.dim() > 0 && seen[position(w)]++ == 0, name,
@@ -30,7 +30,7 @@ Tensor movedim(const Tensor& x, const Shape& from, const Shape& to) {
   check<ShapeError>(from.size() == to.size(), "movedim", "{} dims cannot go to {} places: {}, {}", from.size(),
                     to.size(), from, to);
   Shape source = different_dims(x, from, "movedim"), target = different_dims(x, to, "movedim");
-  Shape order(x.sizes().size(), -1), rest;
+  Shape order = Shape::filled(x.sizes().size(), -1), rest;
   for (size_t k = 0; k < source.size(); ++k) order[position(target[k])] = source[k];
   for (int64_t d = 0; d < x.dim(); ++d)
     if (std::find(source.begin(), source.end(), d) == source.end()) rest.push_back(d);
@@ -66,7 +66,7 @@ TensorList meshgrid(const TensorList& lists, bool by_columns) {
   check<ValueError>(!lists.empty(), "meshgrid", "needs at least one list");
   // The dim along which list k varies.
   auto dim_of = [&](size_t k) { return by_columns && lists.size() > 1 && k < 2 ? 1 - k : k; };
-  Shape sizes(lists.size(), 1);
+  Shape sizes = Shape::filled(lists.size(), 1);
   for (auto& list : lists) check_defined(list, "meshgrid");
   for (size_t k = 0; k < lists.size(); ++k) {
     check<ShapeError>(lists[k].dim() <= 1, "meshgrid", "input {} must be a list (one dim), not {}", k, lists[k]);
@@ -78,7 +78,7 @@ TensorList meshgrid(const TensorList& lists, bool by_columns) {
   }
   TensorList grids;
   for (size_t k = 0; k < lists.size(); ++k) {
-    Shape own(lists.size(), 1);
+    Shape own = Shape::filled(lists.size(), 1);
     own[dim_of(k)] = lists[k].numel();
     grids.push_back(named("meshgrid", [&] { return expand(reshape(lists[k], own), sizes); }));
   }

@@ -122,7 +122,7 @@ bool roll_rows(const Call& c) {
   for (size_t d = last + 1; d < x.sizes().size(); ++d) inner *= x.sizes()[d];
   int64_t row = inner * x.sizes()[last], cut = inner * a.shifts.back(), rows = 1;
   if (row > kShortRow) return false;
-  Shape shifts(last, 0);
+  Shape shifts = Shape::filled(last, 0);
   for (size_t i = 0; i + 1 < a.dims.size(); ++i) shifts[position(a.dims[i])] = a.shifts[i];
   for (size_t d = 0; d < last; ++d) rows *= x.sizes()[d];
   const std::byte* from = bytes_of(x);
@@ -264,7 +264,7 @@ const Operator view_dtype_op{
 };
 
 Shape wrap_dims(const Shape& dims, const Tensor& x, const char* name) {
-  Shape wrapped, seen(std::max<size_t>(x.sizes().size(), 1), 0);
+  Shape wrapped, seen = Shape::filled(std::max<size_t>(x.sizes().size(), 1), 0);
   for (int64_t d : dims) {
     int64_t w = wrap_dim(d, x, name);
     check<ValueError>(seen[position(w)]++ == 0, name, "dim {} of {} is given twice: {}", d, x, dims);
@@ -292,7 +292,7 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
   }
   check<ValueError>(shifts.size() == dims.size(), "roll", "{} shifts were given for {} dims: {} and {}", shifts.size(),
                     dims.size(), shifts, dims);
-  Shape total(std::max<size_t>(x.sizes().size(), 1), 0);
+  Shape total = Shape::filled(std::max<size_t>(x.sizes().size(), 1), 0);
   for (size_t i = 0; i < dims.size(); ++i) {
     int64_t d = wrap_dim(dims[i], x, "roll"), size = x.dim() == 0 ? 1 : x.size(d);
     if (size == 0) continue;

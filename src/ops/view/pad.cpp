@@ -211,7 +211,7 @@ Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, double value) {
                     "{} has {} dims, so pads are up to {} numbers, two a dim from the last on, not {}", x, n, 2 * n,
                     pads);
   if (mode == PadMode::constant) check_fits(&value, 1, DType::f64, x.dtype(), "pad");
-  Pads a{Shape(n, 0), Shape(n, 0), mode, value};
+  Pads a{Shape::filled(n, 0), Shape::filled(n, 0), mode, value};
   for (size_t i = 0; i < pads.size() / 2; ++i) {
     size_t d = n - 1 - i;
     a.before[d] = pads[2 * i];

@@ -102,7 +102,7 @@ TensorList chunk(const Tensor& x, int64_t chunks, int64_t dim) {
   check<ValueError>(chunks > 0, "chunk", "{} chunks asked for; give at least 1", chunks);
   dim = wrap_dim(dim, x, "chunk");
   int64_t size = x.size(dim);
-  if (size == 0) return named("chunk", [&] { return pieces(x, Shape(position(chunks), 0), dim); });
+  if (size == 0) return named("chunk", [&] { return pieces(x, Shape::filled(position(chunks), 0), dim); });
   return named("chunk", [&] { return split(x, std::max<int64_t>(1, (size + chunks - 1) / chunks), dim); });
 }
 
@@ -110,7 +110,7 @@ TensorList unbind(const Tensor& x, int64_t dim) {
   check_defined(x, "unbind");
   check<ShapeError>(x.dim() > 0, "unbind", "{} is zero-dimensional and has no slices", x);
   dim = wrap_dim(dim, x, "unbind");
-  return named("unbind", [&] { return pieces(x, Shape(position(x.size(dim)), 1), dim, true); });
+  return named("unbind", [&] { return pieces(x, Shape::filled(position(x.size(dim)), 1), dim, true); });
 }
 
 }  // namespace tutti

@@ -146,7 +146,7 @@ const Operator permute_op{
     .gradient =
         [](GradientCall& c) {
           const Shape& dims = c.as<Order>().dims;
-          Shape back(dims.size(), 0);
+          Shape back = Shape::filled(dims.size(), 0);
           for (size_t i = 0; i < dims.size(); ++i) back[position(dims[i])] = static_cast<int64_t>(i);
           c.set(0, permute(c.grad(), back));
         },
@@ -161,7 +161,7 @@ const Operator expand_op{
           const Tensor& x = c.input(0);
           out[0] = view_of(x);
           out[0].sizes = sizes;
-          out[0].strides = Shape(sizes.size(), 0);
+          out[0].strides = Shape::filled(sizes.size(), 0);
           size_t missing = sizes.size() - x.sizes().size();
           for (size_t d = missing; d < sizes.size(); ++d) {
             int64_t size = x.sizes()[d - missing];
@@ -257,7 +257,7 @@ struct StridedGradient {
 void for_each_offset(const Shape& sizes, const Shape& strides, int64_t offset,
                      const std::function<void(int64_t)>& visit) {
   int64_t n = sizes.product();
-  Shape at(sizes.size(), 0);
+  Shape at = Shape::filled(sizes.size(), 0);
   for (int64_t i = 0; i < n; ++i) {
     visit(offset);
     for (size_t d = sizes.size(); d-- > 0;) {
@@ -383,7 +383,7 @@ Tensor permute(const Tensor& x, const Shape& dims) {
   check<ShapeError>(dims.size() == x.sizes().size(), "permute", "{} has {} dims, but {} were given: {}", x, x.dim(),
                     dims.size(), dims);
   Order a;
-  Shape seen(dims.size(), 0);
+  Shape seen = Shape::filled(dims.size(), 0);
   for (int64_t d : dims) {
     int64_t w = wrap_dim(d, x, "permute");
     check<ShapeError>(seen[position(w)]++ == 0, "permute", "dim {} is given twice: {}", d, dims);
@@ -532,7 +532,7 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
 
 Shape broadcast_shapes(const Shape& a, const Shape& b) {
   size_t n = std::max(a.size(), b.size());
-  Shape result(n, 1);
+  Shape result = Shape::filled(n, 1);
   for (size_t i = 0; i < n; ++i) {
     int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
     check<ShapeError>(x == y || x == 1 || y == 1, "broadcast",
