@@ -163,10 +163,12 @@ Tensor reduced(const Operator& op, const Tensor& x, const Shape& dims, bool keep
 }
 
 void check_mean(const Tensor& x, DType computing) {
-  if (!is_differentiable(computing))
-    fail<DTypeError>(
-        "mean",
-        "{} holds whole numbers, and their mean need not be one: x.to(f32).mean(), or mean(x, {{}}, false, f32)", x);
+  if (is_differentiable(computing)) return;
+  check<DTypeError>(!is_differentiable(x.dtype()), "mean",
+                    "{} was asked for, and the mean of {} need not be a whole number", computing, x);
+  fail<DTypeError>(
+      "mean", "{} holds whole numbers, and their mean need not be one: x.to(f32).mean(), or mean(x, {{}}, false, f32)",
+      x);
 }
 
 }  // namespace
