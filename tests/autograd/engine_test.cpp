@@ -508,23 +508,34 @@ TEST(Anomaly, NamesHooksThatMadeIt) {
               AllOf(HasSubstr("output 0 of 'mul' are NaN after a hook has changed them"), HasSubstr("called at")));
 }
 
+// A graph of many nodes that save something; the gradient is 2^30.
+Tensor squared_often(const Tensor& x) {
+  Tensor y = x;
+  for (int i = 0; i < 30; ++i) y = y * y;
+  return y.sum();
+}
+
+// Threads that each do this until it throws, or once; counts those that were told that the graph was freed.
+template <class F>
+std::vector<std::thread> in_threads(int count, std::atomic<int>& late, F f) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < count; ++t)
+    threads.emplace_back([&late, f] {
+      if (message_of<GradError>(f).find("already used and freed") != std::string::npos) ++late;
+    });
+  return threads;
+}
+
 // Note [Passes that meet]: of passes that free a graph one gets through; nobody reads what another frees.
 TEST(Engine, PassesThatFreeOneGraphAtOnce) {
   for (int round = 0; round < 50; ++round) {
-    Tensor x = ones({8}).requires_grad_(), y = x;
-    for (int i = 0; i < 30; ++i) y = y * y;
-    Tensor loss = y.sum();
+    Tensor x = ones({8}).requires_grad_(), loss = squared_often(x);
     std::atomic<int> well = 0, late = 0;
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 3; ++t)
-      threads.emplace_back([&] {
-        std::string text = message_of<GradError>([&] {
-          loss.backward();
-          ++well;
-        });
-        if (text.find("already used and freed") != std::string::npos) ++late;
-      });
-    for (auto& t : threads) t.join();
+    for (auto& t : in_threads(3, late, [&] {
+           loss.backward();
+           ++well;
+         }))
+      t.join();
     ASSERT_EQ(well, 1);
     ASSERT_EQ(late, 2);
     ASSERT_EQ(values(x.grad())[0], 1 << 30);
@@ -534,21 +545,14 @@ TEST(Engine, PassesThatFreeOneGraphAtOnce) {
 TEST(Engine, APassThatFreesBesideOnesThatRead) {
   int read = 0;
   for (int round = 0; round < 50; ++round) {
-    Tensor x = ones({8}).requires_grad_(), y = x;
-    for (int i = 0; i < 30; ++i) y = y * y;
-    Tensor loss = y.sum();
+    Tensor x = ones({8}).requires_grad_(), loss = squared_often(x);
     std::atomic<int> well = 0, late = 0;
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 2; ++t)
-      threads.emplace_back([&] {
-        std::string text = message_of<GradError>([&] {
-          while (true) {
-            ASSERT_EQ(values(grad(loss, x, {.retain_graph = true}))[0], 1 << 30);
-            ++well;
-          }
-        });
-        if (text.find("already used and freed") != std::string::npos) ++late;
-      });
+    auto threads = in_threads(2, late, [&] {
+      while (true) {
+        ASSERT_EQ(values(grad(loss, x, {.retain_graph = true}))[0], 1 << 30);
+        ++well;
+      }
+    });
     // Nodes at which others read are not freed, so one pass need not end it for them; each that follows frees more.
     while (late < 2) message_of<GradError>([&] { loss.backward(); });
     for (auto& t : threads) t.join();

@@ -187,12 +187,10 @@ struct Draft {
   // What is written in place, whose version must say so.
   TensorList written() const {
     TensorList list;
-    for (const Tensor& t : keep)
-      for (const Piece& piece : call.out)
-        if (piece.data == t.raw_data() && piece.count) {
-          list.push_back(t);
-          break;
-        }
+    for (const Tensor& t : keep) {
+      auto is = [&](const Piece& piece) { return piece.data == t.raw_data() && piece.count; };
+      if (std::any_of(call.out.begin(), call.out.end(), is)) list.push_back(t);
+    }
     return list;
   }
 };
@@ -215,9 +213,9 @@ bool run_directly(comm::Call& call, const Tensor& x, const Options& o) {
   if (call.kind == Kind::all_reduce) call.in.push_back(piece);
   call.recorded = comm::marks().recorded;
   call.purpose = comm::marks().purpose;
-  const char* name = comm::name(call.kind);
+  const Kind kind = call.kind;
   group->run(std::move(call), comm::bounded(o.timeout.value_or(group->group->timeout())));
-  if (writes && piece.count) impl(x)->storage->wrote(name);
+  if (writes && piece.count) impl(x)->storage->wrote(comm::name(kind));
   return true;
 }
 
