@@ -305,6 +305,9 @@ class Multiplication {
     // Where a is copied too, and again for each block, fewer and wider ones are better.
     int64_t widest = (a_in_place_ ? kBlockBytes : 2 * kBlockBytes) / (step * static_cast<int64_t>(sizeof(T))) /
                      kColumns<T> * kColumns<T>;
+    // Blocks of about the same width: a narrow one at the end would have all of a copied for little.
+    int64_t shares = (columns + widest - 1) / widest;
+    widest = smaller(widest, ((columns + shares - 1) / shares + kColumns<T> - 1) / kColumns<T> * kColumns<T>);
     across_ = std::is_floating_point_v<T> && tiles_ == 1 && a_in_place_ && parts_ == 1 && p_.b.row == 1 &&
               step % kPiece<T> == 0 && depth % kPiece<T> == 0 && columns % kLanes<T> == 0;
     bool copies = !across_ && !(b_by_rows_ && few_rows_ && columns % kLanes<T> == 0);
