@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kPieceWork = 1 << 20;  // multiplications worth a thread's attention
 
-/// How one product is cut. A property of its shape alone, so that results are, too.
+/// How one product is cut. A property of its shape alone, so that results are, too (but see gemm()).
 struct Plan {
   int64_t row_step, column_step, depth_step;
   int64_t row_pieces, column_pieces, depth_pieces;
@@ -96,11 +96,15 @@ struct Scratch {
   ~Scratch() { memory::release(data, bytes); }
 };
 
+// A piece that may be too low or too narrow for tiles: the other kernels, whose sums run in another order, may take it.
+constexpr int64_t kFewRows = 8, kFewColumns = 2;
+bool is_slim(int64_t rows, int64_t columns) { return rows <= kFewRows || columns <= kFewColumns; }
+
 // One thread's product, by the kernel that suits its shape.
 void multiply(const Product& p) {
   bool plain = p.dtype == compute_dtype(p.dtype) && !is_complex(p.dtype);
   // Where both operands lie along k, tiles would have to copy b in another order, which few rows do not pay for.
-  bool few = p.rows <= 2 || p.columns <= 2 || (p.rows <= 8 && p.depth >= 192);
+  bool few = p.rows <= 2 || p.columns <= kFewColumns || (p.rows <= kFewRows && p.depth >= 192);
   if (plain && few && p.a.column == 1 && p.b.row == 1) return multiply_dots_pointer()(p);
   if (plain && p.rows == 1 && p.b.column == 1) return multiply_row_pointer()(p);
   bool column_lies = p.c_row == 1 && (p.d_row == 1 || p.beta == 0);
@@ -231,6 +235,12 @@ void gemm(const Gemm& g) {
     return;
   }
   bool converts = compute_dtype(g.dtype) != g.dtype;
+  // One thread takes all pieces as one: each would copy parts of a and b that others copy, too. To tiles, cuts of rows
+  // and columns make no difference; pieces for other kernels stay as they are, for the sake of the same bits.
+  int64_t last_rows = g.rows - (plan.row_pieces - 1) * plan.row_step,
+          last_columns = g.columns - (plan.column_pieces - 1) * plan.column_step;
+  if (plan.pieces() > 1 && !converts && !is_slim(last_rows, last_columns) && thread_share() == 1)
+    plan = {g.rows, g.columns, g.depth, 1, 1, 1};
   int64_t pieces = plan.pieces();
   double work =
       static_cast<double>(plan.row_step) * static_cast<double>(plan.column_step) * static_cast<double>(plan.depth_step);

@@ -35,7 +35,7 @@ constexpr int kLanes = kRegisterBytes / static_cast<int>(sizeof(T));
 template <class T>
 using V = pointwise::Vec<T, kLanes<T>>;
 template <class T>
-constexpr int kColumns = kVectors * kLanes<T>;
+constexpr int kColumns = kVectors* kLanes<T>;
 
 TUTTI_HD int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -67,34 +67,41 @@ struct Tile {
   int64_t ahead_row, ahead_every;
 };
 
-template <class T>
-TUTTI_HD V<T> combine(V<T> sum, V<T> old, const Tile<T>& t) {
-  return multiply_add<T>(V<T>(t.alpha), sum, t.beta == T(1) ? old : V<T>(t.beta) * old);
-}
-template <class T>
-TUTTI_HD void put(T* c, const T* d, V<T> sum, const Tile<T>& t) {
-  (t.beta == T(0) ? V<T>(t.alpha) * sum : combine<T>(sum, V<T>::load(d), t)).store(c);
-}
-template <class T>
-TUTTI_HD void put(T* c, const T* d, V<T> sum, const Tile<T>& t, int count) {
-  (t.beta == T(0) ? V<T>(t.alpha) * sum : combine<T>(sum, V<T>::load(d, count), t)).store(c, count);
-}
-
 template <class T, int Rows, int Vectors>
 TUTTI_HD void put_tile(const Tile<T>& t, const V<T> (&sum)[Rows][Vectors]) {
   constexpr int lanes = kLanes<T>;
+  // Everything is taken out of t before anything is written: for all the compiler knows, c may point into t, and
+  // reading its numbers again between stores costs a twentieth of a tile of 64 steps.
   T* c = t.c;
   const T* d = t.d;
+  const int64_t c_row = t.c_row, d_row = t.d_row;
+  const V<T> alpha(t.alpha), beta(t.beta);
+  const bool reads = t.beta != T(0), scales = t.beta != T(1);
   auto last = static_cast<int>(t.columns - (Vectors - 1) * lanes);
+  if (!reads && last == lanes) {  // most tiles: stores without branches between them
 #pragma GCC unroll 8
-  for (int i = 0; i < Rows; ++i, c += t.c_row, d += t.d_row) {
-#pragma GCC unroll 2
-    for (int v = 0; v < Vectors - 1; ++v) put<T>(c + v * lanes, d + v * lanes, sum[i][v], t);
-    constexpr int end = (Vectors - 1) * lanes;
-    if (last == lanes)
-      put<T>(c + end, d + end, sum[i][Vectors - 1], t);
-    else
-      put<T>(c + end, d + end, sum[i][Vectors - 1], t, last);
+    for (int i = 0; i < Rows; ++i, c += c_row)
+#pragma GCC unroll 3
+      for (int v = 0; v < Vectors; ++v) (alpha * sum[i][v]).store(c + v * lanes);
+    return;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i, c += c_row, d += d_row) {
+#pragma GCC unroll 3
+    for (int v = 0; v < Vectors; ++v) {
+      int count = v + 1 < Vectors ? lanes : last;
+      V<T> x = sum[i][v];
+      if (reads) {
+        V<T> old = count == lanes ? V<T>::load(d + v * lanes) : V<T>::load(d + v * lanes, count);
+        x = multiply_add<T>(alpha, x, scales ? beta * old : old);
+      } else {
+        x = alpha * x;
+      }
+      if (count == lanes)
+        x.store(c + v * lanes);
+      else
+        x.store(c + v * lanes, count);
+    }
   }
 }
 
@@ -105,10 +112,12 @@ void multiply_tile(const Tile<T>& t) {
 #pragma GCC unroll 8
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 3
-    for (int v = 0; v < Vectors; ++v) {
-      sum[i][v] = V<T>(T(0));
-      __builtin_prefetch(t.c + i * t.c_row + v * lanes, 1);
-    }
+    for (int v = 0; v < Vectors; ++v) sum[i][v] = V<T>(T(0));
+  // What is read at the end is fetched now; what is only written can wait in the machine's queue of stores.
+  if (t.beta != T(0))
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 3
+      for (int v = 0; v < Vectors; ++v) __builtin_prefetch(t.d + i * t.d_row + v * lanes);
   const T *a = t.a, *b = t.b;
   const int64_t a_row = t.a_row, a_column = t.a_column, b_row = t.b_row;
   const T* ahead = t.ahead;
@@ -296,6 +305,9 @@ class Multiplication {
     // Where a is copied too, and again for each block, fewer and wider ones are better.
     int64_t widest = (a_in_place_ ? kBlockBytes : 2 * kBlockBytes) / (step * static_cast<int64_t>(sizeof(T))) /
                      kColumns<T> * kColumns<T>;
+    // Blocks of about the same width: a narrow one at the end would have all of a copied for little.
+    int64_t shares = (columns + widest - 1) / widest;
+    widest = smaller(widest, ((columns + shares - 1) / shares + kColumns<T> - 1) / kColumns<T> * kColumns<T>);
     across_ = std::is_floating_point_v<T> && tiles_ == 1 && a_in_place_ && parts_ == 1 && p_.b.row == 1 &&
               step % kPiece<T> == 0 && depth % kPiece<T> == 0 && columns % kLanes<T> == 0;
     bool copies = !across_ && !(b_by_rows_ && few_rows_ && columns % kLanes<T> == 0);
