@@ -35,7 +35,7 @@ constexpr int kLanes = kRegisterBytes / static_cast<int>(sizeof(T));
 template <class T>
 using V = pointwise::Vec<T, kLanes<T>>;
 template <class T>
-constexpr int kColumns = kVectors* kLanes<T>;
+constexpr int kColumns = kVectors * kLanes<T>;
 
 TUTTI_HD int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
