@@ -1,5 +1,6 @@
 // Matrix products against plain loops: dtypes, memory layouts, shapes, special values, threads, gradients, errors;
 // einsum.
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -222,6 +223,24 @@ TEST(Matmul, ThreadsDoNotChangeBits) {
         EXPECT_TRUE(equal(one, r)) << name_of(a, b) << " on " << threads << " threads";
       }
     }
+}
+
+// One thread takes as one what several cut, but for pieces at the end that are too narrow for tiles.
+TEST(Matmul, OneThreadSumsAsSeveralDo) {
+  for (auto [rows, depth, columns] : std::vector<std::array<int64_t, 3>>{
+           {300, 300, 385}, {385, 200, 300}, {257, 300, 769}, {769, 64, 257}, {200, 900, 386}, {391, 100, 391}})
+    for (DType dtype : {f32, f64})
+      for (int turned : {0, 1, 2}) {
+        Tensor a = matmul_numbers({rows, depth}, dtype), b = matmul_numbers({depth, columns}, dtype, 2), one;
+        if (turned == 1) a = a.t().contiguous().t();
+        if (turned == 2) b = b.t().contiguous().t();
+        for (int threads : {1, 2, 3}) {
+          ThreadsGuard guard(threads);
+          Tensor r = mm(a, b);
+          if (!one.defined()) one = r;
+          EXPECT_TRUE(equal(one, r)) << name_of(a, b) << " on " << threads << " threads, turned " << turned;
+        }
+      }
 }
 
 template <class T>
