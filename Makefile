@@ -59,11 +59,12 @@ test: deps  ## build the library, its tools, examples and tests, and run all tes
 	@$(call ctest,release,--no-tests=error)
 	@$(call counts,release)
 
-bench: deps  ## run a benchmark: NAME=ops (all without NAME), ARGS=..., PEERS=1 to compare with libtorch
+bench: deps  ## run a benchmark: NAME=ops (all without NAME), ARGS=..., PEERS=1 (Debian's PyTorch and Open MPI) or PEERS=pypi (the current PyTorch)
 	@$(if $(PEERS),$(if $(SKIP_DEPS),:,scripts/install-deps packages-bench.txt))
-	@$(call configure,release,$(werror))
+	@torch=$(if $(filter pypi,$(PEERS)),$$(scripts/install-torch)); \
+	$(call configure,release,$(werror) -DTUTTI_TORCH="$$torch")
 	@$(call build,release,$(if $(NAME),bench_$(NAME),tutti_bench))
-	@shopt -s nullglob; found=; \
+	@shopt -s nullglob; found=; $(if $(filter pypi,$(PEERS)),export TUTTI_BENCH_PYTHON=$$PWD/build/torch/bin/python;) \
 	for program in build/release/bench/bench_$(or $(NAME),*); do \
 	  [[ -f $$program && -x $$program ]] || continue; found=1; \
 	  $(if $(NAME),,echo "== $${program##*/bench_}";) "$$program" $(ARGS); \

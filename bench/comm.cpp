@@ -1,6 +1,6 @@
 // What an all_reduce costs, by ranks as threads, by ranks as processes (with memory of any kind, and with memory of the
-// group), beside OpenMPI (bench/peers/comm_openmpi.cpp) and Gloo (bench/peers/comm_gloo.cpp) by ranks as processes; and
-// over TCP, as between hosts, beside those and bare sockets (bench/peers/comm_sockets.cpp), which are the limit.
+// group), beside OpenMPI (bench/peers/comm_openmpi.cpp), Gloo (bench/peers/comm_gloo.cpp) and PyTorch with gloo
+// (bench/peers/comm_torch.py) by ranks as processes; and over TCP, as between hosts, beside those and bare sockets (bench/peers/comm_sockets.cpp), which are the limit.
 #include "tutti/comm.h"
 
 #include <fmt/core.h>
@@ -108,6 +108,10 @@ void measure_gloo([[maybe_unused]] int ranks, [[maybe_unused]] Times& times) {
 #endif
 }
 
+void measure_torch(int ranks, Times& times) {
+  measure_peer(fmt::format("OMP_NUM_THREADS=1 {} {} {}", python(), TUTTI_BENCH_COMM_TORCH, ranks), times);
+}
+
 // What memory alone would take for an all_reduce of so many bytes: every rank reads its numbers once and writes them
 // once, as copying does; all that lies in between may stay in the caches. By memcpy, on as many threads as there are
 // ranks; the best of some, since this is a limit.
@@ -187,20 +191,21 @@ int main(int argc, char** argv) {
   auto wants_any = [&](int ranks) {
     for (const char* way : kWays)
       for (int64_t bytes : kSizes)
-        for (const char* peer : {"", "_gloo"})
+        for (const char* peer : {"", "_gloo", "_pytorch"})
           if (options.wants(fmt::format("{}_{}_{}{}", way, size_name(bytes), ranks, peer))) return true;
     return false;
   };
   for (int ranks : {2, 4}) {
     if (!wants_any(ranks)) continue;
     std::array<Times, 3> ours;
-    Times theirs, gloo;
+    Times theirs, gloo, torch;
     for (int round = 0; round < (options.quick ? 1 : 5); ++round) {
       measure_processes(ranks, false, ours[0]);
       measure_processes(ranks, true, ours[1]);
       measure_threads(ranks, ours[2]);
       measure_openmpi(ranks, theirs);
       measure_gloo(ranks, gloo);
+      measure_torch(ranks, torch);
     }
     std::map<int64_t, double> limits;
     for (int64_t bytes : kSizes)
@@ -217,6 +222,12 @@ int main(int argc, char** argv) {
                   .peer = "openmpi",
                   .peer_value = median(theirs[bytes]) * 1e6,
                   .want = way == 0 && large ? Want{} : Want{Want::ratio_at_most, most}});
+        if (options.wants(name + "_pytorch"))
+          report({.name = name + "_pytorch",
+                  .value = median(ours[way][bytes]) * 1e6,
+                  .unit = "us",
+                  .peer = "pytorch",
+                  .peer_value = median(torch[bytes]) * 1e6});
         if (!options.wants(name + "_gloo")) continue;
         // Large ones go by memory's speed: where limit_ratio is above what is wanted, this machine cannot do it.
         double limit = limits.count(bytes) ? limits[bytes] : NAN, theirs_us = median(gloo[bytes]) * 1e6;

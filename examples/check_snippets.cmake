@@ -1,6 +1,6 @@
 # cmake -DDOCUMENT=docs/training.md -DEXAMPLES=examples [-DMORE=test.cpp] [-DPROGRAM=build/example] -P check_snippets.cmake
 # Every piece of C++ in the document must be in one of the examples (or the file MORE), line by line but for the
-# indentation; every piece of text in what PROGRAM prints, but for the numbers of
+# indentation; every piece of text in what one of the programs PROGRAM (a list) prints, but for the numbers of
 # lines and how long ago something was.
 cmake_minimum_required(VERSION 3.22)
 file(GLOB sources ${EXAMPLES}/*.cpp)
@@ -36,10 +36,14 @@ endif()
 message(STATUS "${count} pieces of code are in the examples")
 
 if(PROGRAM)
-  execute_process(COMMAND ${PROGRAM} OUTPUT_VARIABLE printed RESULT_VARIABLE status)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "${PROGRAM} ended with ${status}")
-  endif()
+  set(printed "")
+  foreach(program IN LISTS PROGRAM)
+    execute_process(COMMAND ${program} OUTPUT_VARIABLE output RESULT_VARIABLE status)
+    if(NOT status EQUAL 0)
+      message(FATAL_ERROR "${program} ended with ${status}")
+    endif()
+    string(APPEND printed "\n${output}")
+  endforeach()
   string(REGEX REPLACE "\\.cpp:[0-9]+" ".cpp:" printed "\n${printed}")
   string(REGEX REPLACE "[0-9.e-]+ s ago" "s ago" printed "${printed}")
   file(READ ${DOCUMENT} rest)

@@ -38,11 +38,15 @@ std::vector<double> numbers_of_ranks(Spawn spawn, int ranks, const std::function
   return found;
 }
 
+std::string python() {
+  const char* chosen = std::getenv("TUTTI_BENCH_PYTHON");
+  return chosen ? chosen : "/usr/bin/python3";
+}
+
 std::vector<double> numbers_of_python(const std::string& program, const std::string& arguments) {
-  const char* python = std::getenv("TUTTI_BENCH_PYTHON");
   std::string command =
       fmt::format("OPENBLAS_CORETYPE=SkylakeX OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 {} {} {} 2>/dev/null",
-                  python ? python : "/usr/bin/python3", program, arguments);
+                  python(), program, arguments);
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::vector<double> found;
   for (double d = 0; pipe && std::fscanf(pipe.get(), "%lf", &d) == 1;) found.push_back(d);

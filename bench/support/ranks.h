@@ -17,8 +17,10 @@ using Spawn = void (*)(int, const std::function<void()>&, const tutti::SpawnOpti
 /// What body returned on rank 0 of `ranks` ranks; nothing where it failed.
 std::vector<double> numbers_of_ranks(Spawn spawn, int ranks, const std::function<std::vector<double>()>& body);
 
-/// What a program prints; nothing where it or its libraries are not installed. The interpreter is Debian's, or the one
-/// that TUTTI_BENCH_PYTHON names.
+/// The Python interpreter that peers run on: the one that TUTTI_BENCH_PYTHON names, or the system's.
+std::string python();
+
+/// Returns the numbers that a Python program prints; none where it or its libraries are not installed.
 std::vector<double> numbers_of_python(const std::string& program, const std::string& arguments);
 
 }  // namespace bench

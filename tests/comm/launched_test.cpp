@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <thread>
 
+#include "tests/comm/started.h"
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
 #include "tutti/comm.h"
@@ -155,6 +157,41 @@ TEST(Launched, OneRanksCheckpointServesAll) {
     io::load_into(generator(), state);
     EXPECT_EQ(rand({3}).to_vector<float>(), first);
   });
+}
+
+TEST(Launch, StartsThreadsWhereNoLauncherDid) {
+  std::atomic<int> ranks{0};
+  in_thread([&] {
+    launch(3, [&] {
+      EXPECT_EQ(world_size(), 3);
+      Tensor x = ones({2});
+      all_reduce(x);
+      EXPECT_EQ(x[0].item<int>(), 3);
+      ++ranks;
+    });
+  });
+  EXPECT_EQ(ranks, 3);
+  EXPECT_THROW(launch(0, [] {}), ValueError);
+}
+
+TEST(Launch, IsTheRankThatALauncherStarted) {
+  test::start_with(test::ranks_of(2, [](int) { return test::Variables(); }), [] {
+    int calls = 0;
+    launch(4, [&] {  // the launcher's number of ranks counts
+      ++calls;
+      EXPECT_EQ(world_size(), 2);
+      Tensor x = ones({2});
+      all_reduce(x);
+      EXPECT_EQ(x[0].item<int>(), 2);
+      EXPECT_EQ(world().transport(), "shm");
+    });
+    EXPECT_EQ(calls, 1);
+  });
+}
+
+TEST(Launch, RefusesVariablesThatMakeNoSense) {
+  StarterVariables variables("4", "4");
+  in_thread([] { EXPECT_THROW(launch(2, [] { ADD_FAILURE(); }), ValueError); });
 }
 
 }  // namespace

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <ostream>
 #include <thread>
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "base/launched.h"
 #include "comm/launch/launch.h"
 #include "comm/transport/threads.h"
 #include "tutti/context.h"
@@ -167,6 +169,19 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
     for (auto& t : threads) t.join();
   }
   if (first >= 0) rethrow_with_rank(errors[static_cast<size_t>(first)], first);
+}
+
+void launch(int n, const std::function<void()>& body) {
+  check<ValueError>(n >= 1, "launch", "needs at least one rank, not {}", n);
+  auto is_set = [](const char* name) {
+    const char* value = std::getenv(name);  // NOLINT: nobody sets the environment meanwhile
+    return value && *value;
+  };
+  auto variables = launcher_variables();
+  if (!std::any_of(variables.begin(), variables.end(), [&](auto& v) { return is_set(v.rank) && is_set(v.size); }))
+    return spawn_ranks(n, body);
+  world();  // throws if the variables make no sense
+  body();
 }
 
 }  // namespace tutti

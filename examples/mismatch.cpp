@@ -1,0 +1,17 @@
+// The error of a program whose ranks disagree: rank 1 sums a tensor of another shape. Every rank throws it.
+#include <cstdio>
+
+#include "tutti/tutti.h"
+
+using namespace tutti;
+
+int main() {
+  launch(4, [] {
+    try {
+      Tensor x = rank() == 1 ? ones({4}) : ones({3});
+      all_reduce(x);
+    } catch (const MismatchError& e) {
+      if (rank() == 0) std::printf("%s\n", e.what());
+    }
+  });
+}
