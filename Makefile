@@ -4,9 +4,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps deps-ci demo demo-identical test bench format lint asan tsan soak fuzz clean
+.PHONY: help deps deps-build deps-ci demo demo-identical test install uninstall deb bench format lint asan tsan soak fuzz clean
 
 JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
 # Tests of processes and their deaths wait about as much as they compute.
 TEST_JOBS ?= $(shell expr $(JOBS) '*' 2)
 # Objects in ccache's store serve every checkout.
@@ -21,6 +22,10 @@ configure = generator=(); command -v ninja >/dev/null || generator=(-G 'Unix Mak
   cmake --preset $(1) "$${generator[@]}" $(2) >build/$(1).configure.log 2>&1 || { cat build/$(1).configure.log; exit 1; }
 build = cmake --build --preset $(1) -j $(JOBS) --target $(2)
 ctest = ctest --preset $(1) -j $(TEST_JOBS) $(2)
+# Everything, where a first `make demo` left parts out (scripts/demo).
+release = -DTUTTI_ISA=all -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_BUILD_TOOLS=ON
+# sudo, if the folder to install into needs it.
+as_root = $$(at='$(DESTDIR)$(PREFIX)'; while [ ! -e "$$at" ]; do at=$$(dirname "$$at"); done; [ -w "$$at" ] || command -v sudo || true)
 # What GoogleTest says it ran: an entry of CTest's is many tests.
 counts = awk '/^\[  PASSED  \] [0-9]+ test/ {passed += $$4} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $$4} \
   END {printf "GoogleTest: %d tests passed, %d skipped\n", passed, skipped}' build/$(1)/Testing/Temporary/LastTest.log
@@ -29,40 +34,63 @@ counts = awk '/^\[  PASSED  \] [0-9]+ test/ {passed += $$4} /^\[  SKIPPED \] [0-
 # with, where it is the same build as the tests', so that a newer compiler's new warning stops nobody at the door.
 werror = -DTUTTI_WERROR=$(if $(WERROR),$(WERROR),$$([[ $$($(CXX) -dumpfullversion 2>/dev/null) == 12.* ]] && echo ON || echo OFF))
 
+# What a line of help shows first: `##` is for users, `###` for who works on Tutti.
 help:  ## print this
-	@echo "Tutti: distributed training in C++20. Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: JOBS=$(JOBS) CXX=$(CXX) SKIP_DEPS=1 (packages are your affair) WERROR=OFF"
+	@echo "Tutti: distributed training in C++20."
+	@echo; awk -F ':.*## ' '/^[a-z-]+:.*[^#]## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; echo "To work on Tutti itself (CONTRIBUTING.md):"
+	@awk -F ':.*### ' '/^[a-z-]+:.*### / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; echo "Variables: JOBS=$(JOBS) CXX=$(CXX) PREFIX=$(PREFIX) SKIP_DEPS=1 (installs no packages) WERROR=OFF"
 
 build:
 	@mkdir -p build
 
-deps: build  ## install the Debian packages that building needs
+deps-build: build
+	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt:build)
+
+deps: build
 	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt)
 
 deps-ci: deps
-	@$(if $(SKIP_DEPS),:,scripts/install-deps packages-ci.txt)
+	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt packages-ci.txt)
 
-demo: deps  ## train a small GPT on four ranks: progress, sampled text, a picture of the loss, a trace
-	@$(call configure,release,$(werror))
-	@$(call build,release,example_train_gpt)
-	@build/release/examples/train_gpt --out build $(ARGS) && echo "demo took $$SECONDS s"
+demo: deps-build  ## train a small GPT on four ranks; draw its loss and a timeline
+	@JOBS=$(JOBS) ARGS='$(ARGS)' scripts/demo $(werror) && echo && echo "make demo took $$SECONDS s"
 
-demo-identical: deps  ## the same on threads, processes and two hosts (network namespaces): equal to the last bit
-	@$(call configure,release,$(werror))
-	@$(call build,release,example_train_gpt)
-	@scripts/demo-identical build/release/examples/train_gpt
-
-test: deps  ## build the library, its tools, examples and tests, and run all tests
-	@$(call configure,release,-DTUTTI_WERROR=$(or $(WERROR),ON))
+test: deps  ## build everything and run all tests
+	@$(call configure,release,$(release) -DTUTTI_WERROR=$(or $(WERROR),ON))
 	@$(call build,release,tutti_tests tutti_examples tutti_tool)
 	@$(call ctest,release,--no-tests=error)
 	@$(call counts,release)
 
-bench: deps  ## run a benchmark: NAME=ops (all without NAME), ARGS=..., PEERS=1 (Debian's PyTorch and Open MPI) or PEERS=pypi (the current PyTorch)
+install: deps  ## install the library and the program tutti (PREFIX=/usr/local)
+	@$(call configure,release,$(release) $(werror) -DCMAKE_INSTALL_PREFIX='$(PREFIX)')
+	@$(call build,release,tutti_install)
+	@$(as_root) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
+	@$(if $(DESTDIR),,$(as_root) sh -c 'command -v ldconfig >/dev/null && [ "$$(id -u)" = 0 ] && ldconfig || true')
+	@echo "Installed into $(DESTDIR)$(PREFIX). What is there: build/release/install_manifest.txt"
+
+uninstall:
+	@[ -f build/release/install_manifest.txt ] || { echo "make uninstall: nothing was installed from this folder" >&2; exit 1; }
+	@xargs -d '\n' $(as_root) rm -f <build/release/install_manifest.txt
+
+deb: deps  ## make libtutti0, libtutti-dev and tutti-tools in build/packages
+	@$(call configure,release,-B build/deb $(werror) -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX=/usr -DTUTTI_BUILD_TESTS=OFF \
+	  -DTUTTI_BUILD_BENCH=OFF -DTUTTI_BUILD_EXAMPLES=OFF)
+	@cmake --build build/deb -j $(JOBS) --target tutti_install
+	@rm -rf build/packages && cd build/deb && cpack -B $(CURDIR)/build >cpack.log 2>&1 || { cat cpack.log; exit 1; }
+	@ls build/packages/*.deb
+
+demo-identical: deps  ## train it on threads, processes and two hosts: the same bits
+	@$(call configure,release,$(release) $(werror))
+	@$(call build,release,example_train_gpt)
+	@scripts/demo-identical build/release/examples/train_gpt
+
+# NAME: one benchmark, all without. PEERS=1: beside Debian's PyTorch and Open MPI; PEERS=pypi: beside the current PyTorch.
+bench: deps  ## measure: NAME=train (or ops, comm, ddp, rpc, compile), PEERS=pypi
 	@$(if $(PEERS),$(if $(SKIP_DEPS),:,scripts/install-deps packages-bench.txt))
 	@torch=$(if $(filter pypi,$(PEERS)),$$(scripts/install-torch)); \
-	$(call configure,release,$(werror) -DTUTTI_TORCH="$$torch")
+	$(call configure,release,$(release) $(werror) -DTUTTI_TORCH="$$torch")
 	@$(call build,release,$(if $(NAME),bench_$(NAME),tutti_bench))
 	@shopt -s nullglob; found=; $(if $(filter pypi,$(PEERS)),export TUTTI_BENCH_PYTHON=$$PWD/build/torch/bin/python;) \
 	for program in build/release/bench/bench_$(or $(NAME),*); do \
@@ -70,28 +98,28 @@ bench: deps  ## run a benchmark: NAME=ops (all without NAME), ARGS=..., PEERS=1 
 	  $(if $(NAME),,echo "== $${program##*/bench_}";) "$$program" $(ARGS); \
 	done; [[ $$found ]] || echo "There are no benchmarks yet."
 
-format: deps-ci  ## format the C++ files
+format: deps-ci  ### format the C++ files
 	@scripts/lint --format
 
-lint: deps-ci  ## format, clang-tidy, generated files, file lengths (CHANGED=1: only files that differ from HEAD)
+lint: deps-ci  ### check format, clang-tidy, file lengths (CHANGED=1: changed files)
 	@$(call configure,release,-B build/lint -DTUTTI_UNITE=OFF)
 	@mkdir -p build/lint/bitcode && echo '#define TUTTI_BITCODE_HASH ""' >build/lint/bitcode/digest.h  # a build writes it; native/bitcode.cpp includes it
 	@scripts/lint $(if $(CHANGED),--changed)
 
-asan: deps-ci  ## tests under AddressSanitizer and UBSan: LABEL=fast
+asan: deps-ci  ### tests under AddressSanitizer and UBSan (LABEL=fast)
 	@$(call configure,asan,)
 	@$(call build,asan,tutti_tests)
 	@$(call ctest,asan,--no-tests=error -L '$(LABEL)')
 	@$(call counts,asan)
 
-tsan: deps-ci  ## tests under ThreadSanitizer: LABEL=fast, or LABEL=threads for only the rooms that start threads
+tsan: deps-ci  ### tests under ThreadSanitizer (LABEL=threads: modules with threads)
 	@$(call configure,tsan,)
 	@$(call build,tsan,$(if $(filter threads,$(LABEL)),tutti_thread_tests,tutti_tests))
 	@$(call ctest,tsan,--no-tests=error -L '$(LABEL)' -LE slow)
 	@$(call counts,tsan)
 
 soak fuzz: deps
-	@$(call configure,release,$(werror))
+	@$(call configure,release,$(release) $(werror))
 	@$(call build,release,tutti_tests)
 	@shopt -s nullglob; found=; \
 	for program in build/release/tests/$@_*; do \
@@ -99,8 +127,8 @@ soak fuzz: deps
 	  echo "== $${program##*/}"; "$$program" $(if $(MINUTES),$(if $(filter soak,$@),--seconds $$(($(MINUTES) * 60)))) $(ARGS); \
 	done; [[ $$found ]] || echo "There are no $@ programs yet (tests/$@/*.cpp)."
 
-soak:  ## run the long-running programs of tests/soak: MINUTES=20 for each
-fuzz:  ## run the programs of tests/fuzz
+soak:  ### run the long programs of tests/soak (MINUTES=20 for each)
+fuzz:  ### run the programs of tests/fuzz
 
-clean:  ## remove build/
+clean:  ### remove build/
 	rm -rf build

@@ -9,7 +9,19 @@
 # local. What the rest of the library calls in a variant must therefore be an ordinary function or variable: an explicit
 # template instantiation is weak as well, and would be an undefined reference.
 
+# Note [Kernels for one machine]
+# With -DTUTTI_ISA=host the library has kernels for the baseline and for the best instruction set of the machine that builds
+# it, and no others: `make demo` is faster so. The merged object of that variant then defines the names of the missing one
+# too, as aliases, so that no other file is compiled differently. best_isa() chooses that variant or the baseline, never the
+# aliases.
+
 include(CheckCXXCompilerFlag)
+
+set(TUTTI_ISA "all" CACHE STRING "Instruction sets that kernels are compiled for: all, or host (the baseline and this machine's best)")
+set_property(CACHE TUTTI_ISA PROPERTY STRINGS all host)
+if(NOT TUTTI_ISA MATCHES "^(all|host)$")
+  message(FATAL_ERROR "TUTTI_ISA is '${TUTTI_ISA}'. Set it to all or host.")
+endif()
 
 set(TUTTI_ISA_VARIANTS base)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
@@ -33,6 +45,24 @@ set(TUTTI_ISA_FLAGS_base "")
 find_program(TUTTI_LD_BFD NAMES ld.bfd)
 find_program(TUTTI_OBJCOPY NAMES objcopy)
 mark_as_advanced(TUTTI_LD_BFD TUTTI_OBJCOPY)
+
+# The variant that TUTTI_ISA=host leaves out, and the one that stands in for it; "all" where nothing is left out.
+set(TUTTI_ISA_BUILT all)
+if(TUTTI_ISA STREQUAL "host" AND TUTTI_ISA_VARIANTS STREQUAL "base;v3;v4" AND TUTTI_LD_BFD AND TUTTI_OBJCOPY)
+  file(STRINGS /proc/cpuinfo cpu_flags REGEX "^flags" LIMIT_COUNT 1)
+  set(TUTTI_ISA_BUILT v4)
+  set(TUTTI_ISA_OMITTED v3)
+  foreach(feature avx512f avx512dq avx512bw avx512vl avx512cd)
+    if(NOT cpu_flags MATCHES " ${feature}( |$)")
+      set(TUTTI_ISA_BUILT v3)
+      set(TUTTI_ISA_OMITTED v4)
+    endif()
+  endforeach()
+  list(REMOVE_ITEM TUTTI_ISA_VARIANTS ${TUTTI_ISA_OMITTED})
+endif()
+# Always defined, so that isa.cpp is compiled alone in both cases (see TuttiUnite.cmake).
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/isa.cpp PROPERTIES
+                            COMPILE_DEFINITIONS TUTTI_ISA_BUILT="${TUTTI_ISA_BUILT}")
 
 # tutti_add_isa_sources(<library> <source>...): adds the sources to the library, once per instruction set.
 function(tutti_add_isa_sources library)
@@ -62,7 +92,7 @@ function(tutti_add_isa_sources library)
     add_custom_command(
       OUTPUT ${merged}
       COMMAND ${CMAKE_COMMAND} -DLD=${TUTTI_LD_BFD} -DNM=${CMAKE_NM} -DOBJCOPY=${TUTTI_OBJCOPY} -DOUTPUT=${merged}
-              "-DOBJECTS=$<TARGET_OBJECTS:${objects}>" -P ${PROJECT_SOURCE_DIR}/cmake/MergeVariant.cmake
+              "-DOBJECTS=$<TARGET_OBJECTS:${objects}>" -DVARIANT=${variant} -DALIAS=${TUTTI_ISA_OMITTED} -P ${PROJECT_SOURCE_DIR}/cmake/MergeVariant.cmake
       DEPENDS $<TARGET_OBJECTS:${objects}> ${PROJECT_SOURCE_DIR}/cmake/MergeVariant.cmake
       COMMENT "Merging the ${variant} objects"
       VERBATIM)

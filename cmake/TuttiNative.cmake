@@ -31,7 +31,8 @@ foreach(variant IN LISTS TUTTI_ISA_VARIANTS)
   add_custom_command(
     OUTPUT ${whole}
     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${TUTTI_CLANG} ${bitcode_flags} ${TUTTI_ISA_FLAGS_${variant}}
-            -include ${native_dir}/primitives.h -MD -MF ${whole}.d -MT ${whole} -emit-llvm -c ${bitcode_source} -o ${whole}
+            -include ${native_dir}/primitives.h -MD -MF ${whole}.d -MT ${whole} -emit-llvm -c bitcode/primitives.cpp -o ${whole}
+    WORKING_DIRECTORY ${PROJECT_BINARY_DIR}  # the bitcode keeps the source's name as it is given
     DEPENDS ${bitcode_source} ${pointwise_sources} ${native_dir}/primitives.h
     DEPFILE ${whole}.d
     COMMENT "Bitcode of the formulas (${variant})"
@@ -68,4 +69,4 @@ endif()
 target_compile_definitions(tutti_native PRIVATE ${bitcode_definitions})
 target_link_libraries(tutti_native PRIVATE ${TUTTI_LLVM_LIBRARY})
 set_target_properties(tutti_native PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-install(TARGETS tutti_native LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tutti_native LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)

@@ -16,9 +16,15 @@ Isa detect() {
             __builtin_cpu_supports("avx512cd");
   found = v4 ? Isa::v4 : v3 ? Isa::v3 : Isa::base;
 #endif
+  // Note [Kernels for one machine] in cmake/TuttiIsa.cmake.
+  constexpr std::string_view built = TUTTI_ISA_BUILT;
+  if (built != "all") {
+    constexpr Isa only = built == "v4" ? Isa::v4 : Isa::v3;
+    found = found >= only ? only : Isa::base;
+  }
   const char* wish = std::getenv("TUTTI_ISA");
   if (wish && std::string_view(wish) == "base") return Isa::base;
-  if (wish && std::string_view(wish) == "v3" && found > Isa::v3) return Isa::v3;
+  if (wish && std::string_view(wish) == "v3" && found > Isa::v3) return built == "all" ? Isa::v3 : Isa::base;
   return found;
 }
 
