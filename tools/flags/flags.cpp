@@ -289,16 +289,15 @@ std::vector<std::string> Options::parse(const Words& words, bool all) const {
   for (size_t k = 0; k < options_.size(); ++k) set_values(options_[k], parsed[k]->results(), words);
 
   Words extras = app.remaining(), rest;
-  bool over = false;
   for (size_t k = 0; k < extras.size(); ++k) {
-    bool is_mark = extras[k] == "--" && !over;
+    bool is_mark = extras[k] == "--";                        // what is behind it is encoded
     if (!all && (is_mark || Encoded::is_word(extras[k]))) {  // the program; all behind it is as it was
       size_t count = extras.size() - k - (is_mark ? 1 : 0);
       return {words.end() - static_cast<std::ptrdiff_t>(count), words.end()};
     }
-    if (!over && !is_mark && !Encoded::is_word(extras[k])) unknown_option(encoded.decode(extras[k]));
-    if (!is_mark) rest.push_back(encoded.decode(extras[k]));
-    over = over || is_mark;
+    if (is_mark) continue;
+    if (!Encoded::is_word(extras[k])) unknown_option(encoded.decode(extras[k]));
+    rest.push_back(encoded.decode(extras[k]));
   }
   return rest;
 }
