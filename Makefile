@@ -23,15 +23,14 @@ configure = generator=(); command -v ninja >/dev/null || generator=(-G 'Unix Mak
 build = cmake --build --preset $(1) -j $(JOBS) --target $(2)
 ctest = ctest --preset $(1) -j $(TEST_JOBS) $(2)
 # Everything, where a first `make demo` left parts out (scripts/demo).
-release = -DTUTTI_ISA=all -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_BUILD_TOOLS=ON
+release = -DBUILD_SHARED_LIBS=OFF -DTUTTI_ISA=all -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_BUILD_TOOLS=ON
 # sudo, if the folder to install into needs it.
 as_root = $$(at='$(DESTDIR)$(PREFIX)'; while [ ! -e "$$at" ]; do at=$$(dirname "$$at"); done; [ -w "$$at" ] || command -v sudo || true)
 # What GoogleTest says it ran: an entry of CTest's is many tests.
 counts = awk '/^\[  PASSED  \] [0-9]+ test/ {passed += $$4} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $$4} \
   END {printf "GoogleTest: %d tests passed, %d skipped\n", passed, skipped}' build/$(1)/Testing/Temporary/LastTest.log
 
-# Warnings are errors for the tests; for the demo and the benchmarks only with the compiler that the project is developed
-# with, where it is the same build as the tests', so that a newer compiler's new warning stops nobody at the door.
+# Warnings are errors only with the compiler that the project is developed with (CI sets WERROR=ON), so that a newer
 werror = -DTUTTI_WERROR=$(if $(WERROR),$(WERROR),$$([[ $$($(CXX) -dumpfullversion 2>/dev/null) == 12.* ]] && echo ON || echo OFF))
 
 # What a line of help shows first: `##` is for users, `###` for who works on Tutti.
@@ -58,7 +57,7 @@ demo: deps-build  ## train a small GPT on four ranks; draw its loss and a timeli
 	@JOBS=$(JOBS) ARGS='$(ARGS)' scripts/demo $(werror) && echo && echo "make demo took $$SECONDS s"
 
 test: deps  ## build everything and run all tests
-	@$(call configure,release,$(release) -DTUTTI_WERROR=$(or $(WERROR),ON))
+	@$(call configure,release,$(release) $(werror))
 	@$(call build,release,tutti_tests tutti_examples tutti_tool)
 	@$(call ctest,release,--no-tests=error)
 	@$(call counts,release)
@@ -74,11 +73,12 @@ uninstall:
 	@[ -f build/release/install_manifest.txt ] || { echo "make uninstall: nothing was installed from this folder" >&2; exit 1; }
 	@xargs -d '\n' $(as_root) rm -f <build/release/install_manifest.txt
 
+# From the folder of the other builds: the same objects, linked as a shared library. Whatever is built next links them anew.
 deb: deps  ## make libtutti0, libtutti-dev and tutti-tools in build/packages
-	@$(call configure,release,-B build/deb $(werror) -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX=/usr -DTUTTI_BUILD_TESTS=OFF \
-	  -DTUTTI_BUILD_BENCH=OFF -DTUTTI_BUILD_EXAMPLES=OFF)
-	@cmake --build build/deb -j $(JOBS) --target tutti_install
-	@rm -rf build/packages && cd build/deb && cpack -B $(CURDIR)/build >cpack.log 2>&1 || { cat cpack.log; exit 1; }
+	@$(call configure,release,$(release) $(werror) -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX=/usr)
+	@$(call build,release,tutti_install)
+	@rm -rf build/packages build/release/packages && cd build/release && \
+	  cpack -G DEB >cpack.log 2>&1 && mv packages .. || { cat cpack.log; exit 1; }
 	@ls build/packages/*.deb
 
 demo-identical: deps  ## train it on threads, processes and two hosts: the same bits

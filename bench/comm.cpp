@@ -1,6 +1,7 @@
 // What an all_reduce costs, by ranks as threads, by ranks as processes (with memory of any kind, and with memory of the
 // group), beside OpenMPI (bench/peers/comm_openmpi.cpp), Gloo (bench/peers/comm_gloo.cpp) and PyTorch with gloo
-// (bench/peers/comm_torch.py) by ranks as processes; and over TCP, as between hosts, beside those and bare sockets (bench/peers/comm_sockets.cpp), which are the limit.
+// (bench/peers/comm_torch.py) by ranks as processes; and over TCP, as between hosts, beside those and bare sockets
+// (bench/peers/comm_sockets.cpp), which are the limit.
 #include "tutti/comm.h"
 
 #include <fmt/core.h>
@@ -178,7 +179,8 @@ void report_hosts(const bench::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Options options = start(argc, argv, "the cost of an all_reduce, beside OpenMPI");
+  bench::Options options =
+      start(argc, argv, "Measures all_reduce and what failures cost, beside Open MPI, Gloo and PyTorch.");
   print_header(
       "comm", {1}, "",
       "us an all_reduce of f32 takes; _2 and _4: ranks, which are threads, processes (shm), or processes with "

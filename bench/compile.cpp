@@ -240,7 +240,7 @@ void overhead(const bench::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Options options = bench::start(argc, argv, "compiled functions against eager ones");
+  bench::Options options = bench::start(argc, argv, "Measures compiled functions against eager ones.");
   std::vector<int> threads = options.threads ? std::vector<int>{options.threads} : std::vector<int>{1, 2};
   bool native = graph::native::unavailable().empty();
   bench::print_header("compile", threads, native ? "backend=native" : "backend=eager",

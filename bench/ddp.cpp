@@ -225,7 +225,7 @@ void report_sharded(const bench::Options& options, int rounds, int steps) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Options options = start(argc, argv, "ddp");
+  bench::Options options = start(argc, argv, "Measures what data parallelism adds to a training step, beside PyTorch.");
   print_header("ddp", {1}, "", "a step of an mlp, wrapped over alone");
   int rounds = options.quick ? 3 : 15, steps = options.quick ? 2 : 8;
   // First: a forked rank begins with the most that its parent ever had.

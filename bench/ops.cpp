@@ -225,7 +225,7 @@ std::string details() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options = start(argc, argv, "the cost of single operators, beside libtorch, a copy and bare oneDNN");
+  Options options = start(argc, argv, "Measures single operators, beside libtorch, a copy and bare oneDNN.");
   std::vector<int> threads = options.threads ? std::vector{options.threads} : std::vector{1, 2};
   if (!options.threads && cores() < 2) threads.pop_back();
   print_header("ops", threads, details(),

@@ -191,7 +191,7 @@ void report_deaths(bool in_backward, int worlds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Options options = start(argc, argv, "rpc");
+  bench::Options options = start(argc, argv, "Measures calls between two workers, beside PyTorch.");
   print_header("rpc", {1}, "", "calls between two workers");
   auto torch = all_figures(numbers_of_python(TUTTI_BENCH_RPC_TORCH, options.quick ? "3" : "15"));
   // Processes first: those forked after threads had worked here would share their memory, page by page, with this one.

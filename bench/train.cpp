@@ -257,7 +257,7 @@ std::string details() {
 
 int main(int argc, char** argv) {
   if (argc == 5 && std::string_view(argv[1]) == kServe) return serve(argv[2], argv[3], std::atoi(argv[4]));
-  bench::Options options = start(argc, argv, "the cost of a training step, beside PyTorch");
+  bench::Options options = start(argc, argv, "Measures training steps, beside PyTorch.");
   std::vector<int> threads = options.threads ? std::vector{options.threads} : std::vector{1, 2};
   if (!options.threads && cores() < 2) threads.pop_back();
   print_header(

@@ -104,10 +104,15 @@ void play(const rpc::RemoteRef<Model>& model, int64_t rounds) {
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t rounds = flags.number("--rounds", 400), players = flags.number("--players", 4);
-  bool processes = flags.text("--as", "threads") == "processes";
-  flags.done();
+  int64_t rounds = 400, players = 4;
+  std::string as = "threads";
+  flags::Options options("batching_server",
+                         "A model answers the questions of several players in one batch, and learns.");
+  options.number("--rounds", "N", "questions of each player", rounds, 1);
+  options.number("--players", "N", "workers that ask", players, 1, 1000);
+  options.choice("--as", "what the workers are", as, {"threads", "processes"});
+  options.parse(argc, argv);
+
   auto body = [&] {
     rpc::Session session;
     if (rank() != 0) return;
@@ -118,5 +123,5 @@ int main(int argc, char** argv) {
     std::printf("%s\n", model.call<&Model::report>().c_str());
   };
   int ranks = static_cast<int>(players) + 1;
-  processes ? spawn_processes(ranks, body) : spawn_ranks(ranks, body);
+  as == "processes" ? spawn_processes(ranks, body) : spawn_ranks(ranks, body);
 }

@@ -1,5 +1,4 @@
 // A small GPT learns to write like this repository, character by character, and shows what it can.
-//   char_gpt [--steps 2000] [--length 500] [files]      without files: the documentation and headers below this folder
 #include <cstdio>
 
 #include "flags.h"
@@ -8,9 +7,14 @@
 #include "tutti/tutti.h"
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 2000), length = flags.number("--length", 500);
-  std::vector<std::string> files = flags.rest().empty() ? own_files() : flags.rest();
+  int64_t steps = 2000, length = 500;
+  std::vector<std::string> files;
+  flags::Options options("char_gpt", "A small GPT learns to write like some text, character by character.");
+  options.arguments("FILE", "what it reads (the documentation and headers below this folder)", files);
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.number("--length", "N", "characters to write at the end", length, 1);
+  options.parse(argc, argv);
+  if (files.empty()) files = own_files();
   if (files.empty()) {
     std::fprintf(stderr, "there is nothing to learn from here: name some text files\n");
     return 2;

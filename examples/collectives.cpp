@@ -4,6 +4,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -195,7 +196,9 @@ void errors() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("collectives", "Groups and collectives, one after the other, and the errors of ranks that disagree.")
+      .parse(argc, argv);
   world_and_groups();
   the_collectives();
   asynchronous_calls();

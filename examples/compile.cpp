@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -25,7 +26,9 @@ int64_t any_batch() {
   return step.stats().fitted;
 }
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("compile", "Compiles a training step, checks it against eager, and prints its graph.")
+      .parse(argc, argv);
   manual_seed(1);
   Net net, eager = net.clone();
   auto loss_of = [](Net& model, const Tensor& x, const Tensor& y) { return cross_entropy(model(x), y); };

@@ -33,9 +33,10 @@ Tensor positions(const Tensor& times, const Tensor& axis, const Tensor& e, const
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 300);
-  flags.done();
+  int64_t steps = 300;
+  flags::Options options("custom_function", "Finds a planet's orbit by a function with a gradient of its own.");
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.parse(argc, argv);
 
   manual_seed(1);
   auto f64_leaf = [](Tensor t) { return t.to(f64).requires_grad_(); };

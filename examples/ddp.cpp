@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -219,7 +220,8 @@ void devices() {
   set_cpu_devices(1);
 }
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("ddp", "DistributedDataParallel and DataParallel: what docs/ddp.md explains.").parse(argc, argv);
   devices();
   train();
   uneven_batches();

@@ -1,6 +1,5 @@
 // A communication hook of one's own: gradients of matrices travel as products of two thin ones (PowerSGD). What the
 // approximation leaves out is kept and added to the next gradient, so that nothing is lost, only late.
-//   ddp_low_rank [--ranks 4] [--rank-of-matrices 2] [--steps 300]
 #include <cstdio>
 #include <map>
 
@@ -101,10 +100,13 @@ std::pair<double, double> train(int ranks, int64_t steps, int64_t rank_of_matric
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t ranks = flags.number("--ranks", 4), rows = flags.number("--rank-of-matrices", 2);
-  int64_t steps = flags.number("--steps", 300);
-  flags.done();
+  int64_t ranks = 4, rows = 2, steps = 300;
+  flags::Options options("ddp_low_rank", "Sends gradients as products of two thin matrices (PowerSGD).");
+  options.number("--ranks", "N", "ranks, which are threads", ranks, 1, 1000);
+  options.number("--rank-of-matrices", "N", "columns of the thin matrices", rows, 1);
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.parse(argc, argv);
+
   auto [full, all] = train(int(ranks), steps, 0);
   auto [low, part] = train(int(ranks), steps, rows);
   std::printf("loss %.4f with whole gradients, %.4f with matrices of rank %ld: %.1f %% of the numbers were sent\n",

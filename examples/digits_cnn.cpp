@@ -32,9 +32,10 @@ double accuracy(Net& net, const data::Digits& test, std::string* mistakes = null
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 600);
-  flags.done();
+  int64_t steps = 600;
+  flags::Options options("digits_cnn", "A convolutional network learns to read handwritten digits.");
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.parse(argc, argv);
 
   manual_seed(1);
   data::Digits train = data::digits(10'000, 1), test = data::digits(1'000, 2);

@@ -1,6 +1,5 @@
 // A GPT that is too large for what one rank may use, trained by several: each keeps its part of the parameters, of
 // their gradients and of Adam's states, and whole layers only while they are used.
-//   fsdp [--ranks 4] [--layers 8] [--steps 60] [--checkpoint folder]
 #include <cstdio>
 
 #include "flags.h"
@@ -10,7 +9,7 @@
 constexpr double kMiB = 1 << 20;
 
 struct Settings {
-  int64_t ranks, layers, steps;
+  int64_t ranks = 4, layers = 8, steps = 60;
   std::string checkpoint;
 };
 
@@ -73,12 +72,14 @@ void train(const Settings& settings) {
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  Settings settings{.ranks = flags.number("--ranks", 4),
-                    .layers = flags.number("--layers", 8),
-                    .steps = flags.number("--steps", 60),
-                    .checkpoint = flags.text("--checkpoint", "")};
-  flags.done();
+  Settings settings;
+  flags::Options options("fsdp", "Trains a GPT of which every rank keeps a part (fully_shard).");
+  options.number("--ranks", "N", "processes, where no launcher started them", settings.ranks, 1, 1000);
+  options.number("--layers", "N", "layers of the model", settings.layers, 1);
+  options.number("--steps", "N", "steps of training", settings.steps, 1);
+  options.text("--checkpoint", "FOLDER", "go on from there, and save there at the end", settings.checkpoint);
+  options.example("tutti run -n 4 fsdp --layers 16", "ranks as tutti run starts them");
+  options.parse(argc, argv);
   try {
     if (world_size() > 1)  // started as a rank of something
       train(settings);

@@ -135,13 +135,18 @@ void drive(int64_t songs, int64_t steps) {
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t songs = flags.number("--songs", 1'000'000), steps = flags.number("--steps", 400);
-  bool processes = flags.text("--as", "threads") == "processes";
-  flags.done();
+  int64_t songs = 1'000'000, steps = 400;
+  std::string as = "threads";
+  flags::Options options("hybrid_recommender",
+                         "Recommends songs: a large table on two servers, small layers on four trainers.");
+  options.number("--songs", "N", "rows of the table", songs, 1000);
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.choice("--as", "what the workers are", as, {"threads", "processes"});
+  options.parse(argc, argv);
+
   auto body = [&] {
     rpc::Session session({.name = name_of(rank())});
     if (rank() == kDriver) drive(songs, steps);
   };
-  processes ? spawn_processes(kDriver + 1, body) : spawn_ranks(kDriver + 1, body);
+  as == "processes" ? spawn_processes(kDriver + 1, body) : spawn_ranks(kDriver + 1, body);
 }

@@ -48,9 +48,10 @@ std::string number(const Tensor& bits) {
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 1000);
-  flags.done();
+  int64_t steps = 1000;
+  flags::Options options("lstm_sequence", "An LSTM learns to add binary numbers.");
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.parse(argc, argv);
 
   manual_seed(3);
   Adder adder;

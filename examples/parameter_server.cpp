@@ -73,11 +73,15 @@ void work(const rpc::RemoteRef<Server>& server, int64_t steps) {
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 300), workers = flags.number("--workers", 3);
-  int64_t staleness = flags.number("--staleness", 4);
-  bool processes = flags.text("--as", "threads") == "processes";
-  flags.done();
+  int64_t steps = 300, workers = 3, staleness = 4;
+  std::string as = "threads";
+  flags::Options options("parameter_server", "Workers train with the weights of a server, each at its own pace.");
+  options.number("--steps", "N", "steps of each worker", steps, 1);
+  options.number("--workers", "N", "workers that send gradients", workers, 1, 1000);
+  options.number("--staleness", "N", "updates by which weights may be too old for their gradients to count", staleness);
+  options.choice("--as", "what the workers are", as, {"threads", "processes"});
+  options.parse(argc, argv);
+
   auto body = [&] {
     rpc::Session session;
     if (rank() != 0) return;
@@ -88,5 +92,5 @@ int main(int argc, char** argv) {
     std::printf("%s\n", server.call<&Server::report>().c_str());
   };
   int ranks = static_cast<int>(workers) + 1;
-  processes ? spawn_processes(ranks, body) : spawn_ranks(ranks, body);
+  as == "processes" ? spawn_processes(ranks, body) : spawn_ranks(ranks, body);
 }

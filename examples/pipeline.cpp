@@ -66,13 +66,16 @@ void drive(int64_t steps) {
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 200);
-  bool processes = flags.text("--as", "threads") == "processes";
-  flags.done();
+  int64_t steps = 200;
+  std::string as = "threads";
+  flags::Options options("pipeline", "Trains a model in three stages, each on a worker of its own.");
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.choice("--as", "what the workers are", as, {"threads", "processes"});
+  options.parse(argc, argv);
+
   auto body = [&] {
     rpc::Session session({.name = rank() == 0 ? "driver" : ""});  // the others: worker1, worker2, worker3
     if (rank() == 0) drive(steps);
   };
-  processes ? spawn_processes(kStages + 1, body) : spawn_ranks(kStages + 1, body);
+  as == "processes" ? spawn_processes(kStages + 1, body) : spawn_ranks(kStages + 1, body);
 }

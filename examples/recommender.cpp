@@ -43,9 +43,10 @@ struct Recommender : nn::Module<Recommender> {
 };
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 1500);
-  flags.done();
+  int64_t steps = 1500;
+  flags::Options options("recommender", "Learns which songs go together, with sparse gradients of large tables.");
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.parse(argc, argv);
 
   manual_seed(1);
   Recommender model;

@@ -1,6 +1,7 @@
 // A layer that lives on another worker, trained as if it were here.
 #include <cstdio>
 
+#include "flags.h"
 #include "learned.h"
 #include "tutti/rpc.h"
 #include "tutti/tutti.h"
@@ -28,7 +29,8 @@ void train() {
   std::printf("the layer there has weights of norm %.2f\n", (copy.weight * copy.weight).sum().sqrt().item<double>());
 }
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("remote_layer", "Trains a layer that lives on another worker as if it were here.").parse(argc, argv);
   spawn_processes(2, [] {
     rpc::Session session;
     if (rank() == 0) train();

@@ -23,10 +23,13 @@ struct Net : nn::Module<Net> {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 100), batch = 32, every = 5;
-  std::string path = flags.text("--checkpoint", "");
-  flags.done();
+  int64_t steps = 100, batch = 32, every = 5;
+  std::string path;
+  flags::Options options("restart", "Training that survives the death of any of its ranks.");
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.text("--checkpoint", "FILE", "what ranks that are started again go on from", path);
+  options.example("tutti run -n 2 --max-restarts 20 restart --checkpoint /tmp/restart.ckpt", "starts them again");
+  options.parse(argc, argv);
 
   manual_seed(1);  // all ranks know the same digits
   data::Digits digits = data::digits(1'000, 1);

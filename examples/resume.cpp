@@ -79,10 +79,14 @@ bool train_briefly(const char* program, const std::string& path, int64_t steps, 
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  Flags flags(argc, argv);
-  int64_t steps = flags.number("--steps", 1000);
-  std::string path = flags.text("--train", "");
-  flags.done();
+  int64_t steps = 1000;
+  std::string path;
+  flags::Options options("resume",
+                         "Kills training again and again, and compares what it gets to with a run left alone.");
+  options.number("--steps", "N", "steps of training", steps, 1);
+  options.advanced();
+  options.text("--train", "FILE", "only train, with this checkpoint: what the program starts itself with", path);
+  options.parse(argc, argv);
   if (!path.empty()) {
     train(path, steps);
     return 0;

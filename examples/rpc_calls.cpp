@@ -1,8 +1,8 @@
 // Calls between workers: functions, objects that live elsewhere, futures and coroutines. Workers are threads here, or
-// with --processes processes; nothing else changes.
-#include <cstring>
+// with --as processes processes; nothing else changes.
 #include <iostream>
 
+#include "flags.h"
 #include "tutti/rpc.h"
 #include "tutti/tutti.h"
 
@@ -74,10 +74,14 @@ void drive() {
 }
 
 int main(int argc, char** argv) {
-  bool processes = argc > 1 && std::strcmp(argv[1], "--processes") == 0;
+  std::string as = "threads";
+  flags::Options options("rpc_calls", "Calls between workers: functions, objects that live elsewhere, coroutines.");
+  options.choice("--as", "what the workers are", as, {"threads", "processes"});
+  options.parse(argc, argv);
+
   auto body = [] {
     rpc::Session session({.name = rank() == 0 ? "driver" : ""});  // the others: worker1, worker2
     if (rank() == 0) drive();
   };
-  processes ? spawn_processes(3, body) : spawn_ranks(3, body);
+  as == "processes" ? spawn_processes(3, body) : spawn_ranks(3, body);
 }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -62,7 +63,8 @@ void try_out_a_fault() {
   }
 }
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("slow_rank", "Finds a slow rank, lets one die, and lets two wait for each other.").parse(argc, argv);
   std::string path = (std::filesystem::temp_directory_path() / "tutti-example-trace.json").string();
   who_is_slow(path);
   std::filesystem::remove(path);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -113,7 +114,9 @@ bool files(const std::string& folder) {
   return same;
 }
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("tour", "The parts of training that the other examples leave out, each in a few lines.")
+      .parse(argc, argv);
   manual_seed(1);
   look_inside();
   hooks();

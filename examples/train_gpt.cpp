@@ -86,17 +86,17 @@ void train(const Settings& settings) {
 }
 
 int main(int argc, char** argv) {
-  Flags flags(argc, argv);
-  Settings settings{.ranks = flags.number("--ranks", 4),
-                    .steps = flags.number("--steps", 1000),
-                    .length = flags.number("--length", 400),
-                    .transport = flags.text("--transport", "threads"),
-                    .out = flags.text("--out", ".")};
-  flags.done();
-  if (settings.transport != "threads" && settings.transport != "shm") {
-    std::fprintf(stderr, "--transport is threads or shm, not %s\n", settings.transport.c_str());
-    return 2;
-  }
+  Settings settings{.ranks = 4, .steps = 1000, .length = 400, .transport = "threads", .out = "."};
+  flags::Options options("train_gpt", "A small GPT learns to write like this repository, on several ranks.");
+  options.number("--ranks", "N", "ranks, where no launcher started them", settings.ranks, 1, 1000);
+  options.choice("--transport", "what carries their messages: ranks are threads, or processes that share memory",
+                 settings.transport, {"threads", "shm"});
+  options.number("--steps", "N", "steps of training", settings.steps, 1);
+  options.number("--length", "N", "characters to write at the end", settings.length, 1);
+  options.text("--out", "FOLDER", "where the loss curve and the trace go", settings.out);
+  options.example("train_gpt --steps 100", "a short run on four threads");
+  options.example("tutti run -n 4 train_gpt", "the same on four processes");
+  options.parse(argc, argv);
   auto body = [&] { train(settings); };
   try {
     if (world_size() > 1)  // started as a rank of something

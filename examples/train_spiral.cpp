@@ -1,6 +1,7 @@
 // Teaches a small network to tell three intertwined spirals apart, and draws what it learned.
 #include <cstdio>
 
+#include "flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -46,7 +47,9 @@ void draw(Network& network) {
   }
 }
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("train_spiral", "Teaches a small network to tell three spirals apart, and draws what it learned.")
+      .parse(argc, argv);
   manual_seed(7);
   Dataset data = make_spirals(3, 400);
   data::DataLoader loader(data::TensorDataset(data.points, data.labels), {.batch_size = 128, .shuffle = true});

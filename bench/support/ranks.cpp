@@ -45,8 +45,8 @@ std::string python() {
 
 std::vector<double> numbers_of_python(const std::string& program, const std::string& arguments) {
   std::string command =
-      fmt::format("OPENBLAS_CORETYPE=SkylakeX OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 {} {} {} 2>/dev/null",
-                  python(), program, arguments);
+      fmt::format("OPENBLAS_CORETYPE=SkylakeX OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 {} {} {} 2>/dev/null", python(),
+                  program, arguments);
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   std::vector<double> found;
   for (double d = 0; pipe && std::fscanf(pipe.get(), "%lf", &d) == 1;) found.push_back(d);

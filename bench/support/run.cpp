@@ -5,10 +5,12 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+
+#include "tools/flags/flags.h"
 
 namespace bench {
 namespace {
@@ -30,23 +32,6 @@ void execute_again(char** argv) {
   execv("/proc/self/exe", argv);               // where this fails, the measurement goes on as it is
 }
 
-[[noreturn]] void usage(const char* program, std::string_view what, int status) {
-  std::fputs(fmt::format("{}: {}\n"
-                         "  --filter=TEXT   only figures whose name contains TEXT\n"
-                         "  --threads=N     measure with N threads only\n"
-                         "  --quick         few and short samples\n",
-                         program, what)
-                 .c_str(),
-             status ? stderr : stdout);
-  std::exit(status);
-}
-
-bool take(std::string_view& argument, std::string_view prefix) {
-  if (!argument.starts_with(prefix)) return false;
-  argument.remove_prefix(prefix.size());
-  return true;
-}
-
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
@@ -65,25 +50,17 @@ std::string compiler() {
 }  // namespace
 
 Options start(int argc, char** argv, std::string_view what) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    std::string_view argument = argv[i];
-    if (argument == "--help") usage(argv[0], what, 0);
-    if (argument == "--quick") {
-      options.quick = true;
-    } else if (take(argument, "--filter=")) {
-      options.filter = argument;
-    } else if (take(argument, "--threads=")) {
-      const char* last = argument.data() + argument.size();
-      auto [end, error] = std::from_chars(argument.data(), last, options.threads);
-      if (error != std::errc() || end != last || options.threads < 1) usage(argv[0], what, 2);
-    } else {
-      usage(argv[0], what, 2);
-    }
-  }
+  Options chosen;
+  int64_t threads = 0;
+  tutti::flags::Options options(std::filesystem::path(argv[0]).filename().string(), std::string(what));
+  options.text("--filter", "TEXT", "only figures whose name contains TEXT", chosen.filter);
+  options.number("--threads", "N", "measure with N threads only", threads, 1, 1024);
+  options.flag("--quick", "few and short samples, to see that everything runs", chosen.quick);
+  options.parse(argc, argv);
+  chosen.threads = static_cast<int>(threads);
   execute_again(argv);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  return options;
+  return chosen;
 }
 
 int cores() {

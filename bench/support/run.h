@@ -16,9 +16,9 @@ struct Options {
   bool wants(std::string_view name) const { return name.find(filter) != std::string_view::npos; }
 };
 
-/// Reads --filter=, --threads= and --quick; prints usage and exits on anything else, or on --help. Peers read some
-/// settings when they are loaded, before main(): where those are missing the program sets them and executes itself
-/// again.
+/// Reads --filter, --threads and --quick (tools/flags/flags.h); `what` says in --help what the program measures. Peers
+/// read some settings when they are loaded, before main(): where those are missing the program sets them and executes
+/// itself again.
 Options start(int argc, char** argv, std::string_view what);
 
 /// How many cores this process may use.

@@ -1,9 +1,6 @@
 // Random collectives on random groups, of random dtypes and sizes, waited for or not, with delays and faults: every
 // result is checked exactly, every fault must end the run, and nothing may be left behind. All of it follows from a
 // seed: what went wrong can be had again.
-//
-//   soak_collectives [--seconds 60] [--seed 1] [--only threads|processes] [--transport ucx|gloo|shm+ucx|...]
-//   (--short: a few seconds, for the tests)
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,6 +13,7 @@
 #include <thread>
 
 #include "tests/support/entries.h"
+#include "tools/flags/flags.h"
 #include "tutti/comm.h"
 #include "tutti/context.h"
 #include "tutti/ops.h"
@@ -507,24 +505,22 @@ size_t shared_files() { return test::entries("/dev/shm", fmt::format("tutti-{}-"
 
 int main(int argc, char** argv) {
   double seconds = 60;
-  uint64_t seed = 1;
-  std::string only, transport = "shm";
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    auto next = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    if (word == "--short")
-      seconds = 4;
-    else if (word == "--seconds")
-      seconds = std::atof(next());
-    else if (word == "--seed")
-      seed = std::strtoull(next(), nullptr, 10);
-    else if (word == "--only")
-      only = next();
-    else if (word == "--transport")
-      only = "processes", transport = next();
-    else
-      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
-  }
+  int64_t seed = 1;
+  bool is_short = false;
+  std::string only, transport;
+  tutti::flags::Options options("soak_collectives",
+                                "Random collectives in random groups, some with faults, until the time is up.");
+  options.flag("--short", "a few seconds, for the tests", is_short);
+  options.real("--seconds", "N", "until these are over", seconds);
+  options.number("--seed", "N", "begin with these random numbers", seed);
+  options.choice("--only", "rounds of this kind only", only, {"threads", "processes"});
+  options.text("--transport", "NAME", "of processes, and only those: shm, ucx, gloo, shm+ucx or shm+gloo", transport);
+  options.parse(argc, argv);
+  if (is_short) seconds = 4;
+  if (!transport.empty())
+    only = "processes";
+  else
+    transport = "shm";
 #ifdef TUTTI_SANITIZE_THREAD  // does not follow a process that has threads into its children
   only = "threads";
 #endif
@@ -532,7 +528,7 @@ int main(int argc, char** argv) {
   size_t most_threads = 0, most_descriptors = 0;
   for (auto end = Clock::now() + std::chrono::duration<double>(seconds); Clock::now() < end; ++rounds) {
     ::alarm(300);  // a hang ends the program
-    Round r = draw_round(seed + static_cast<uint64_t>(rounds), only);
+    Round r = draw_round(static_cast<uint64_t>(seed + rounds), only);
     faulty += !r.faults.empty() && r.faults.back().kind != Fault::delay;
     std::string wrong = run_round(r, transport);
     // A thread that has been joined is seen for a moment yet; and a few, kept for good, are made when first needed.

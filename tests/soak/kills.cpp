@@ -1,9 +1,6 @@
 // Workers that train over rpc, one of which is killed (SIGKILL) at a moment drawn at random: while they meet, call,
 // answer, or pass gradients on. What was found until then is right; then all that wait for it hear of it by its name,
 // nobody waits in vain, nothing of its contexts is left, and the others go on.
-//
-//   soak_kills [--rounds 3000] [--seconds 0] [--seed 1] [--transport shm|ucx|shm+ucx] [--meeting]
-//   (--short: a few, for the tests; seconds: until they are over)
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -18,6 +15,7 @@
 
 #include "comm/transport/segment.h"
 #include "tests/support/entries.h"
+#include "tools/flags/flags.h"
 #include "tutti/rpc.h"
 #include "tutti/tutti.h"
 
@@ -178,30 +176,20 @@ bool run(const Round& round, const std::string& transport, int& passes, int& cra
 
 int main(int argc, char** argv) {
   using namespace tutti::soak_kills;
-  int rounds = 3000;
+  int64_t rounds = 3000, seed = 1;
   double seconds = 0;
-  uint64_t seed = 1;
   std::string transport = "shm";
-  bool meeting = false;
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    auto next = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    if (word == "--short")
-      rounds = 8;
-    else if (word == "--rounds")
-      rounds = std::atoi(next());
-    else if (word == "--seconds")
-      seconds = std::atof(next());
-    else if (word == "--seed")
-      seed = std::strtoull(next(), nullptr, 10);
-    else if (word == "--transport")
-      transport = next();
-    else if (word == "--meeting")
-      meeting = true;
-    else
-      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
-  }
-  std::mt19937_64 random(seed);
+  bool meeting = false, is_short = false;
+  tutti::flags::Options options("soak_kills", "Kills workers of RPC sessions at random moments.");
+  options.flag("--short", "a few kills, for the tests", is_short);
+  options.number("--rounds", "N", "kills", rounds, 1);
+  options.real("--seconds", "N", "instead of rounds: until these are over", seconds);
+  options.number("--seed", "N", "begin with these random numbers", seed);
+  options.choice("--transport", "what carries the calls", transport, {"shm", "ucx", "shm+ucx"});
+  options.flag("--meeting", "all kills while workers are still being connected", meeting);
+  options.parse(argc, argv);
+  if (is_short) rounds = 8;
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
   auto end = Clock::now() + std::chrono::duration<double>(seconds);
   size_t memory = test::entries("/dev/shm");
   int kills = 0, failures = 0, passes = 0, crashes = 0, by_role[kWorkers] = {};

@@ -1,11 +1,11 @@
 // Operators on more than 2^31 floats whose results are as many: too slow, and too large, for the tests, of which
 // tests/ops/large_test.cpp has the others. What there is no memory for is skipped, and said to be.
-//
-//   soak_large      (--short: the same on a million floats, for the tests)
 #include "tests/support/large.h"
 
 #include <cstdio>
 #include <functional>
+
+#include "tools/flags/flags.h"
 
 namespace tutti::test {
 namespace {
@@ -57,15 +57,13 @@ void products(int64_t n) {
 int main(int argc, char** argv) {
   using namespace tutti::test;  // NOLINT
   int64_t n = kBeyond;
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    if (word == "--short")
-      n = (1 << 20) + 12;
-    else if (word == "--seconds")
-      ++i;  // as all of these programs; this one ends by itself
-    else
-      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
-  }
+  double seconds = 0;
+  bool is_short = false;
+  tutti::flags::Options options("soak_large", "Operators on more than 2^31 floats.");
+  options.flag("--short", "on a million floats, for the tests", is_short);
+  options.real("--seconds", "N", "as all of these programs have; this one ends by itself", seconds);
+  options.parse(argc, argv);
+  if (is_short) n = (1 << 20) + 12;
   struct Part {
     const char* name;
     void (*run)(int64_t);

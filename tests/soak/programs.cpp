@@ -1,27 +1,21 @@
 // Random programs, compiled against eager, until the time is up. What went wrong can be had again by its seed.
-//
-//   soak_programs [--seconds 60] [--seed 1]      (--short: a few seconds, for the tests)
 #include "tests/graph/programs.h"
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
+
+#include "tools/flags/flags.h"
 
 int main(int argc, char** argv) {
   double seconds = 60;
-  uint64_t seed = 100000;
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    auto next = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    if (word == "--short")
-      seconds = 3;
-    else if (word == "--seconds")
-      seconds = std::atof(next());
-    else if (word == "--seed")
-      seed = std::strtoull(next(), nullptr, 10);
-    else
-      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
-  }
+  int64_t first = 100000;
+  bool is_short = false;
+  tutti::flags::Options options("soak_programs", "Random programs, compiled against eager, until the time is up.");
+  options.flag("--short", "a few seconds, for the tests", is_short);
+  options.real("--seconds", "N", "until these are over", seconds);
+  options.number("--seed", "N", "the first program", first);
+  options.parse(argc, argv);
+  if (is_short) seconds = 3;
   testing::InitGoogleTest();  // the comparison speaks through its assertions
   struct Stop : testing::EmptyTestEventListener {
     void OnTestPartResult(const testing::TestPartResult& result) override {
@@ -31,7 +25,7 @@ int main(int argc, char** argv) {
   };
   auto* stop = new Stop;
   testing::UnitTest::GetInstance()->listeners().Append(stop);
-  uint64_t first = seed;
+  auto seed = static_cast<uint64_t>(first);
   auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   for (; std::chrono::steady_clock::now() < end && !stop->failed; ++seed) {
     bool any_batch = seed % 5 == 2;
@@ -39,7 +33,8 @@ int main(int argc, char** argv) {
         seed, any_batch ? std::vector<int64_t>{20, 7, 13, 7, 16, 20, 13, 8, 6} : std::vector<int64_t>{3, 3, 3},
         tutti::test::use_of(seed));
   }
-  std::printf("%llu programs from seed %llu%s\n", static_cast<unsigned long long>(seed - first),
+  std::printf("%llu programs from seed %llu%s\n",
+              static_cast<unsigned long long>(seed) - static_cast<unsigned long long>(first),
               static_cast<unsigned long long>(first), stop->failed ? ": the last one differs" : ", all equal");
   return stop->failed ? 1 : 0;
 }

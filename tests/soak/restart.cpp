@@ -1,8 +1,6 @@
 // Training under tutti run whose ranks are killed at random, again and again: it must get to the end, with the weights
 // of a run that was left alone. In turns, ranks are killed in one of their collectives (by faults), and at any time,
 // from outside.
-//
-//   soak_restart [--seconds 300] [--seed 1]     (--short: one run of each kind, for the tests)
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -17,6 +15,8 @@
 #include <memory>
 #include <random>
 #include <string>
+
+#include "tools/flags/flags.h"
 
 namespace {
 
@@ -97,19 +97,14 @@ std::string train(int ranks, int64_t steps, const std::string& checkpoint, const
 
 int main(int argc, char** argv) {
   double seconds = 300;
-  long seed = 1;
-  int64_t steps = 200;
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    if (word == "--short")
-      seconds = 0, steps = 60;
-    else if (word == "--seconds" && i + 1 < argc)
-      seconds = std::atof(argv[++i]);
-    else if (word == "--seed" && i + 1 < argc)
-      seed = std::atol(argv[++i]);
-    else
-      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
-  }
+  int64_t seed = 1, steps = 200;
+  bool is_short = false;
+  tutti::flags::Options options("soak_restart", "Kills ranks under tutti run --max-restarts, at random moments.");
+  options.flag("--short", "one run of each kind, for the tests", is_short);
+  options.real("--seconds", "N", "until these are over", seconds);
+  options.number("--seed", "N", "begin with these random numbers", seed);
+  options.parse(argc, argv);
+  if (is_short) seconds = 0, steps = 60;
   std::string folder = (std::filesystem::temp_directory_path() / ("tutti-soak-" + std::to_string(::getpid()))).string();
   std::filesystem::create_directory(folder);
   struct Calm {
@@ -142,7 +137,7 @@ int main(int argc, char** argv) {
     restarts += hard.restarts;
     if (!hard.ended_well || hard.last.empty() || hard.last != calm[ranks].last) {
       ++wrong;
-      std::printf("seed %ld: %d ranks, %d restarts: it ended %s with\n  %s  instead of\n  %s", seed, ranks,
+      std::printf("seed %ld: %d ranks, %d restarts: it ended %s with\n  %s  instead of\n  %s", long(seed), ranks,
                   hard.restarts, hard.ended_well ? "well" : "badly", hard.last.c_str(), calm[ranks].last.c_str());
     }
     ++seed;

@@ -1,9 +1,6 @@
 // Worlds whose ranks have nothing in common but their environment, one of which is killed (SIGKILL) at a moment drawn
 // at random: while they meet, or while large tensors move. All others hear of it by its number, soon, and none ends
 // with it or waits in vain.
-//
-//   soak_worlds [--rounds 500] [--seconds 0] [--seed 1] [--transport ucx|shm+ucx|gloo|shm+gloo] [--only meeting|moving]
-//   (--short: a few, for the tests; seconds: until they are over)
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -21,6 +18,7 @@
 #include "comm/transport/wire.h"
 #include "tests/support/entries.h"
 #include "tests/support/ports.h"
+#include "tools/flags/flags.h"
 #include "tutti/comm.h"
 #include "tutti/tutti.h"
 
@@ -199,30 +197,21 @@ void run(const Round& r, const std::string& transport, Totals& totals) {
 
 int main(int argc, char** argv) {
   using namespace tutti::soak_worlds;
-  int rounds = 500;
+  int64_t rounds = 500, seed = 1;
   double seconds = 0;
-  uint64_t seed = 1;
   std::string transport = "ucx", only;
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    auto next = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    if (word == "--short")
-      rounds = 6;
-    else if (word == "--rounds")
-      rounds = std::atoi(next());
-    else if (word == "--seconds")
-      seconds = std::atof(next());
-    else if (word == "--seed")
-      seed = std::strtoull(next(), nullptr, 10);
-    else if (word == "--transport")
-      transport = next();
-    else if (word == "--only")
-      only = next();
-    else
-      return std::fprintf(stderr, "what is %s?\n", word.c_str()), 2;
-  }
+  bool is_short = false;
+  tutti::flags::Options options("soak_worlds", "Kills ranks of worlds between hosts at random moments.");
+  options.flag("--short", "a few kills, for the tests", is_short);
+  options.number("--rounds", "N", "kills", rounds, 1);
+  options.real("--seconds", "N", "instead of rounds: until these are over", seconds);
+  options.number("--seed", "N", "begin with these random numbers", seed);
+  options.choice("--transport", "what carries the messages", transport, {"ucx", "shm+ucx", "gloo", "shm+gloo"});
+  options.choice("--only", "when ranks are killed", only, {"meeting", "moving"});
+  options.parse(argc, argv);
+  if (is_short) rounds = 6;
   if (!comm::has_ucx() && transport.ends_with("ucx")) return std::printf("this build has no UCX\n"), 0;
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
   auto end = Clock::now() + std::chrono::duration<double>(seconds);
   size_t memory = test::entries("/dev/shm");
   Totals totals;

@@ -1,7 +1,7 @@
 // What every fuzz target (tests/fuzz/<name>.cpp) is made of. A target defines seeds(), some good inputs, and target(),
 // which must return or throw a tutti::Error whatever it is given. Included once per program.
 //
-// Built as usual, the program damages the seeds in a deterministic way: fuzz_<name> [--short | rounds | file...].
+// Built as usual, the program damages the seeds in a deterministic way (its options: --help).
 // Built by clang with TUTTI_SANITIZE=fuzzer it is a libFuzzer program, led by coverage and watched by AddressSanitizer.
 #pragma once
 
@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/flags/flags.h"
 #include "tutti/error.h"
 
 namespace tutti::fuzz {
@@ -92,36 +93,40 @@ class Mutator {
 };
 
 inline int main(int argc, char** argv) {
+  int64_t rounds = 300000;
+  bool is_short = false;
+  std::vector<std::string> files;
+  flags::Options options(std::filesystem::path(argv[0]).filename().string(),
+                         "Gives damaged input to the library, which must take it or throw a tutti::Error.");
+  options.arguments("FILE", "inputs to try once each, in place of damaged ones", files);
+  options.number("--rounds", "N", "damaged inputs", rounds, 1);
+  options.flag("--short", "a few inputs, for the tests", is_short);
+  options.parse(argc, argv);
 #ifndef TUTTI_SANITIZE_ADDRESS
   rlimit limit{size_t{4} << 30, size_t{4} << 30};  // what allocates by a number in a file is found out
   ::setrlimit(RLIMIT_AS, &limit);
 #endif
-  long rounds = 300000;
-  if (argc > 1 && std::string_view(argv[1]) == "--short") {
-    rounds = 6000;
-  } else if (argc > 1 && std::atol(argv[1]) > 0) {
-    rounds = std::atol(argv[1]);
-  } else if (argc > 1) {
-    for (int i = 1; i < argc; ++i) {
-      std::ifstream file(argv[i], std::ios::binary);
-      run(std::string(std::istreambuf_iterator<char>(file), {}));
-    }
-    return 0;
+  for (const std::string& name : files) {
+    std::ifstream file(name, std::ios::binary);
+    if (!file) return std::fprintf(stderr, "%s cannot be read\n", name.c_str()), 2;
+    run(std::string(std::istreambuf_iterator<char>(file), {}));
   }
+  if (!files.empty()) return 0;
+  if (is_short) rounds = 6000;
   std::vector<std::string> good = seeds();
   for (auto& seed : good) target(seed);  // must not throw: else nothing behind the first check would be reached
   Mutator mutator(good);
-  for (long i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i) {
     std::string bytes = mutator.next();
     try {
       run(bytes);
     } catch (const std::exception& error) {
       std::ofstream("fuzz-failure", std::ios::binary) << bytes;
-      std::printf("FAILED: round %ld: %s (the input is in ./fuzz-failure)\n", i, error.what());
+      std::printf("FAILED: round %ld: %s (the input is in ./fuzz-failure)\n", long(i), error.what());
       return 1;
     }
   }
-  std::printf("%ld inputs\n", rounds);
+  std::printf("%ld inputs\n", long(rounds));
   return 0;
 }
 

@@ -76,7 +76,7 @@ TEST(GraphCommand, SaysWhatItCannotDo) {
   EXPECT_THAT(nothing.err(), HasSubstr("name the program to run"));
   Program kind({TUTTI_TOOL, "graph", "--code", "fortran", "true"});
   EXPECT_EQ(kind.wait(), 2);
-  EXPECT_THAT(kind.err(), HasSubstr("llvm, assembly or none"));
+  EXPECT_THAT(kind.err(), HasSubstr("it is one of llvm, assembly, none"));
 }
 
 TEST(GraphCommand, AFolderThatCannotBeWrittenIsSaidAndHarmsNobody) {

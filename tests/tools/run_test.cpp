@@ -16,7 +16,9 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 using testing::Not;
+using testing::StartsWith;
 using namespace test;  // NOLINT
 
 TEST(Run, TellsRanksWhoTheyAre) {
@@ -133,12 +135,12 @@ TEST(Run, WrongWordsAreSaid) {
     EXPECT_EQ(p.wait(), 2);
     return p.err();
   };
-  EXPECT_THAT(says(tutti_run({"-n", "0"}, {"true"})), HasSubstr("-n, --ranks cannot be 0: it is from 1 to"));
-  EXPECT_THAT(says(tutti_run({"-nx"}, {"true"})), HasSubstr("takes a number, not 'x'"));
+  EXPECT_THAT(says(tutti_run({"-n", "0"}, {"true"})), HasSubstr("-n cannot be 0: it is from 1 to"));
+  EXPECT_THAT(says(tutti_run({"-nx"}, {"true"})), HasSubstr("takes a whole number, not 'x'"));
   EXPECT_THAT(says(tutti_run({"--log", "/proc/none"}, {"true"})), HasSubstr("the folder /proc/none cannot be made: "));
   for (std::string hosts : {"a,,b", "a,", ","})
     EXPECT_THAT(says(tutti_run({"--hosts", hosts}, {"true"})), HasSubstr("a name is missing in '" + hosts + "'"));
-  EXPECT_THAT(says(tutti_run({"-n", "two"}, {"true"})), HasSubstr("takes a number, not 'two'"));
+  EXPECT_THAT(says(tutti_run({"-n", "two"}, {"true"})), HasSubstr("takes a whole number, not 'two'"));
   EXPECT_THAT(says(tutti_run({"--nonsense"}, {"true"})), HasSubstr("there is no option --nonsense"));
   EXPECT_THAT(says(tutti_run({}, {})), HasSubstr("name the program to run"));
   EXPECT_THAT(says(tutti_run({"--nnodes", "2", "--node-rank", "2"}, {"true"})), HasSubstr("numbered from 0"));
@@ -148,10 +150,25 @@ TEST(Run, WrongWordsAreSaid) {
                 HasSubstr("'" + hosts + "' does not name a number of ranks"));
   EXPECT_THAT(says(tutti_run({"--hosts", "[::1"}, {"true"})), HasSubstr("should be like [::1] or [::1]:4"));
   EXPECT_THAT(says(tutti_run({"--hosts", "a,me@:2"}, {"true"})), HasSubstr("'me@:2' is a host without a name"));
-  EXPECT_THAT(says({TUTTI_TOOL, "walk"}), HasSubstr("there is no command 'walk'"));
-  Program help({TUTTI_TOOL, "run", "--help"});
-  EXPECT_EQ(help.wait(), 0);
-  EXPECT_THAT(help.out(), HasSubstr("--max-restarts N"));
+  EXPECT_THAT(says({TUTTI_TOOL, "walk"}), HasSubstr("tutti: there is no command 'walk'\nusage: tutti <command>"));
+  EXPECT_THAT(says({TUTTI_TOOL, "rnu"}), HasSubstr("tutti: there is no command 'rnu'; did you mean run?\n"));
+  EXPECT_THAT(says({TUTTI_TOOL, "help", "rnu"}), HasSubstr("did you mean run?\n"));
+  EXPECT_THAT(says({TUTTI_TOOL}), HasSubstr("usage: tutti <command>"));
+}
+
+TEST(Run, HelpAndVersion) {
+  auto prints = [](const Words& words) {
+    Program p(words);
+    EXPECT_EQ(p.wait(), 0);
+    EXPECT_EQ(p.err(), "");
+    return p.out();
+  };
+  std::string help = prints({TUTTI_TOOL, "run", "--help"});
+  EXPECT_THAT(help, AllOf(StartsWith("usage: tutti run [options] program"), HasSubstr("--max-restarts N")));
+  EXPECT_EQ(prints({TUTTI_TOOL, "help", "run"}), help);
+  EXPECT_THAT(prints({TUTTI_TOOL, "--help"}), HasSubstr("  tutti bench  measure collectives\n"));
+  EXPECT_EQ(prints({TUTTI_TOOL, "help"}), prints({TUTTI_TOOL, "--help"}));
+  EXPECT_THAT(prints({TUTTI_TOOL, "--version"}), MatchesRegex("tutti [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 
 // ---- Ends
@@ -577,8 +594,8 @@ TEST(Bench, WrongWordsAreSaid) {
   EXPECT_THAT(
       says({"all_redcue"}),
       HasSubstr("there is no collective 'all_redcue': there are all_gather, all_reduce, all_to_all, barrier, "));
-  EXPECT_THAT(says({"-d", "f8"}), HasSubstr("there is no dtype 'f8'"));
-  EXPECT_THAT(says({"-o", "mean"}), HasSubstr("there is no reduction 'mean'"));
+  EXPECT_THAT(says({"-d", "f8"}), HasSubstr("-d cannot be 'f8': it is one of f32, f64, "));
+  EXPECT_THAT(says({"-o", "mean"}), HasSubstr("-o cannot be 'mean': it is one of sum, average, "));
   EXPECT_THAT(says({"-r", "2"}), HasSubstr("there is no rank 2 to be the root"));
   EXPECT_THAT(says({"-b", "64", "-e", "4"}), HasSubstr("sizes begin at 1 byte"));
   EXPECT_THAT(says({"-o", "band"}), HasSubstr("there is no Reduce::band of f32"));

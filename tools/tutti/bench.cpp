@@ -1,5 +1,6 @@
 // tutti bench: the cost of collectives, as a table of sizes, in the manner of NCCL's tests.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -23,19 +24,22 @@ struct BenchOptions {
   bool processes = false, asynchronous = false, no_check = false, json = false;
 };
 
-DType parse_dtype(const std::string& text) {
-  for (DType d : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8, DType::u8, DType::i16, DType::i32,
-                  DType::i64, DType::boolean, DType::c64, DType::c128})
-    if (text == name(d)) return d;
-  throw UsageError(
-      fmt::format("there is no dtype '{}': f32, f64, bf16, f16, i8, u8, i16, i32, i64, bool, c64, c128", text));
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16,     DType::i8,  DType::u8,
+                             DType::i16, DType::i32, DType::i64,  DType::boolean, DType::c64, DType::c128};
+constexpr const char* kReduceNames[] = {"sum", "average", "product", "min", "max", "band", "bor", "bxor"};
+
+std::vector<std::string> dtype_names() {
+  std::vector<std::string> names;
+  for (DType d : kDTypes) names.emplace_back(name(d));
+  return names;
 }
 
-Reduce parse_reduce(const std::string& text) {
-  constexpr const char* names[] = {"sum", "average", "product", "min", "max", "band", "bor", "bxor"};
-  for (size_t k = 0; k < std::size(names); ++k)
-    if (text == names[k]) return static_cast<Reduce>(k);
-  throw UsageError(fmt::format("there is no reduction '{}': sum, average, product, min, max, band, bor, bxor", text));
+// Of words that the options have checked.
+DType dtype_of(const std::string& text) {
+  return *std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](DType d) { return text == name(d); });
+}
+Reduce reduce_of(const std::string& text) {
+  return static_cast<Reduce>(std::find(std::begin(kReduceNames), std::end(kReduceNames), text) - kReduceNames);
 }
 
 /// One collective on tensors of one size: `bytes` is what NCCL's tests call the size, the larger of what a rank gives
@@ -268,7 +272,7 @@ Row measure_size(const BenchOptions& o, const Setting& s, int64_t bytes) {
 
 // On every rank; says whether all was right.
 bool measure_all(const BenchOptions& o) {
-  Setting s{parse_dtype(o.dtype), parse_reduce(o.op), static_cast<int>(o.root)};
+  Setting s{dtype_of(o.dtype), reduce_of(o.op), static_cast<int>(o.root)};
   bool right = true, first = rank() == 0;
   auto print = [&](const std::string& text) {
     if (first) write_all(1, text);
@@ -299,39 +303,38 @@ bool measure_all(const BenchOptions& o) {
 
 int bench(const Words& words) {
   BenchOptions o;
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kinds()) names.push_back(name);
   Options options(
-      "tutti bench [options] [collective]",
-      "Measures a collective (all_reduce, reduce, broadcast, all_gather, gather, scatter, reduce_scatter, "
-      "all_to_all, send_recv,\nbarrier) for many sizes, and checks its results. Ranks are threads, or processes, or "
-      "those that "
-      "tutti run or mpirun\nstarted it as. Bus bandwidth is the algorithm's times what must pass every rank: the "
-      "number to compare with the hardware.");
-  options.number("-n, --ranks", "N", "ranks (2)", o.ranks, 1, 4096);
+      "tutti bench",
+      "Measures a collective for many sizes, and checks its results. Ranks are threads, or processes, or those that "
+      "tutti run or mpirun started it as. Bus bandwidth is the algorithm's times what must pass every rank: the number "
+      "to compare with the hardware.");
+  options.argument("COLLECTIVE", fmt::format("{}", fmt::join(names, ", ")), o.collective);
+  options.number("-n, --ranks", "N", "ranks", o.ranks, 1, 4096);
   options.flag("-p, --processes", "ranks are processes", o.processes);
-  options.bytes("-b, --begin", "smallest size (4)", o.begin);
-  options.bytes("-e, --end", "largest size (64M)", o.end);
-  options.number("-f, --factor", "F", "from one size to the next (4)", o.factor, 2);
-  options.text("-d, --dtype", "DTYPE", "f32, f64, bf16, f16, i8, u8, i16, i32, i64, bool, c64, c128", o.dtype);
-  options.text("-o, --op", "OP", "sum, average, product, min, max, band, bor, bxor", o.op);
-  options.number("-r, --root", "RANK", "of reduce, broadcast, gather and scatter (0)", o.root);
+  options.bytes("-b, --begin", "smallest size", o.begin);
+  options.bytes("-e, --end", "largest size", o.end);
+  options.number("-f, --factor", "F", "from one size to the next", o.factor, 2);
+  options.choice("-d, --dtype", "of the elements", o.dtype, dtype_names());
+  options.choice("-o, --op", "what a reduction does", o.op, {std::begin(kReduceNames), std::end(kReduceNames)});
+  options.number("-r, --root", "RANK", "of reduce, broadcast, gather and scatter", o.root);
   options.number("-i, --iterations", "N", "calls in a measurement (as many as take 50 ms); the median of five counts",
                  o.iterations, 1);
-  options.number("-w, --warmup", "N", "calls before (3)", o.warmup);
+  options.number("-w, --warmup", "N", "calls before", o.warmup);
   options.flag("-a, --async", "start all calls, then wait", o.asynchronous);
   options.flag("--no-check", "do not check results", o.no_check);
   options.flag("--json", "a line of JSON for each size", o.json);
-  Words rest = options.parse_all(words);
-  if (rest.size() > 1) throw UsageError("name one collective");
-  if (!rest.empty()) o.collective = rest[0];
+  options.example("tutti bench all_reduce -n 4 -p -b 4K -e 16M", "four processes that share memory");
+  options.example("tutti run -n 4 tutti bench all_gather", "ranks as tutti run starts them");
+  options.parse_all(words);
   if (!kinds().contains(o.collective)) {
-    std::string known;
-    for (const auto& [name, kind] : kinds()) known += (known.empty() ? "" : ", ") + name;
-    throw UsageError(fmt::format("there is no collective '{}': there are {}", o.collective, known));
+    std::string near = nearest(o.collective, names);
+    throw UsageError(fmt::format("there is no collective '{}': there are {}{}", o.collective, fmt::join(names, ", "),
+                                 near.empty() ? "" : fmt::format("; did you mean {}?", near)));
   }
   if (o.begin < 1 || o.end < o.begin)
     throw UsageError("sizes begin at 1 byte at least, and end where they begin or later");
-  parse_dtype(o.dtype);
-  parse_reduce(o.op);
   bool started = std::getenv("RANK") || std::getenv("OMPI_COMM_WORLD_RANK") || std::getenv("PMI_RANK") ||
                  std::getenv("SLURM_PROCID");
   if (o.root >= (started ? world_size() : o.ranks))

@@ -36,16 +36,15 @@ int graph(const Words& words) {
   bool quiet = false;
   Options options(
       "tutti graph [options] program [arguments]",
-      "Runs a program (or `tutti run -n 2 program`), and prints each function that it compiled: its graphs, "
-      "fusion groups, plan\nof memory and generated code. The same is left in a folder, a page a function. "
-      "A program that runs without this\ncommand leaves them where TUTTI_GRAPH=folder says.");
+      "Runs a program (or `tutti run -n 2 program`), and prints each function that it compiled: its graphs, fusion "
+      "groups, plan of memory and generated code. The same is left in a folder, a page a function. A program that runs "
+      "without this command leaves them where TUTTI_GRAPH=folder says.");
   options.text("-o, --output", "FOLDER", "where the pages go (what is there of earlier runs stays)", folder);
-  options.text("--code", "KIND", "llvm, assembly (the processor's) or none", code);
+  options.choice("--code", "which code is printed", code, {"llvm", "assembly", "none"});
   options.flag("-q, --quiet", "say only where the pages are", quiet);
+  options.example("tutti graph ./train", "what compile() made of the functions of a program");
   Words command = options.parse(words);
   if (command.empty()) throw UsageError("name the program to run");
-  if (code != "llvm" && code != "assembly" && code != "none")
-    throw UsageError(fmt::format("--code is llvm, assembly or none, not '{}'", code));
   fs::create_directories(folder);
   std::vector<fs::path> before = pages_in(folder);
 

@@ -23,8 +23,17 @@ constexpr Command kCommands[] = {
 int usage(FILE* to, int code) {
   std::fprintf(to, "usage: tutti <command> [options]\n\n");
   for (const Command& c : kCommands) std::fprintf(to, "  tutti %-6s %s\n", c.name, c.about);
-  std::fprintf(to, "\ntutti <command> --help says more.\n");
+  std::fprintf(to, "\ntutti <command> --help says more, tutti --version which version this is.\n");
   return code;
+}
+
+int no_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& c : kCommands) names.emplace_back(c.name);
+  std::string near = nearest(name, names);
+  if (!near.empty()) near = "; did you mean " + near + "?";
+  std::fprintf(stderr, "tutti: there is no command '%s'%s\n", name.c_str(), near.c_str());
+  return usage(stderr, 2);
 }
 
 }  // namespace
@@ -32,12 +41,18 @@ int usage(FILE* to, int code) {
 int main(int argc, char** argv) {
   if (argc < 2) return usage(stderr, 2);
   std::string name = argv[1];
-  if (name == "--help" || name == "-h" || name == "help") return usage(stdout, 0);
+  Words words(argv + 2, argv + argc);
+  if (name == "--version") return std::printf("tutti %s\n", TUTTI_TOOL_VERSION), 0;
+  bool help = name == "--help" || name == "-h" || name == "help";
+  if (help && words.empty()) return usage(stdout, 0);
+  if (help) {  // tutti help run
+    name = words[0];
+    words = {"--help"};
+  }
   try {
     for (const Command& c : kCommands)
-      if (name == c.name) return c.run(Words(argv + 2, argv + argc));
-    std::fprintf(stderr, "tutti: there is no command '%s'\n", name.c_str());
-    return usage(stderr, 2);
+      if (name == c.name) return c.run(words);
+    return no_command(name);
   } catch (const UsageError& e) {
     std::fprintf(stderr, "tutti %s: %s\n", name.c_str(), e.what());
     return 2;

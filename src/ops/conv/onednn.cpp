@@ -10,6 +10,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -63,6 +64,26 @@ class Buffer {
 };
 
 memory::dims dims_of(const Shape& s) { return {s.begin(), s.end()}; }
+
+// oneDNN 3 takes what describes an operation in the constructor of primitive_desc; oneDNN 2 in an object of its own.
+#if DNNL_VERSION_MAJOR >= 3
+memory::dims dims_of(const memory::desc& d) { return d.get_dims(); }
+template <class Primitive, class... Hint, class... Description>
+auto describe(const dnnl::primitive_attr& attr, const std::tuple<Hint...>& hint, const Description&... description) {
+  return std::apply(
+      [&](const auto&... h) { return typename Primitive::primitive_desc(engine(), description..., h..., attr); }, hint);
+}
+#else
+memory::dims dims_of(const memory::desc& d) { return d.dims(); }
+template <class Primitive, class... Hint, class... Description>
+auto describe(const dnnl::primitive_attr& attr, const std::tuple<Hint...>& hint, const Description&... description) {
+  return std::apply(
+      [&](const auto&... h) {
+        return typename Primitive::primitive_desc(typename Primitive::desc(description...), attr, engine(), h...);
+      },
+      hint);
+}
+#endif
 
 // Of an image under its sizes, maybe with channels in blocks.
 bool in_blocks(const Tensor& t, const Shape& sizes) { return t.sizes().size() != sizes.size(); }
@@ -123,7 +144,7 @@ struct Slot {
     scratchpad = pd.scratchpad_desc();
   }
   bool find_blocks(bool last) {
-    memory::dims d = given.dims();
+    memory::dims d = dims_of(given);
     if (!last || d.size() != 4) return false;
     for (auto [width, tag] : {std::pair(16, memory::format_tag::nChw16c), std::pair(8, memory::format_tag::nChw8c)})
       if (d[1] % width == 0 && wanted == memory::desc(d, memory::data_type::f32, tag))
@@ -154,7 +175,7 @@ memory::desc weight_desc(const Problem& p, const Shape& strides) {
   return {dims, memory::data_type::f32, steps};
 }
 
-memory::desc any_layout(const memory::desc& d) { return {d.dims(), memory::data_type::f32, memory::format_tag::any}; }
+memory::desc any_layout(const memory::desc& d) { return {dims_of(d), memory::data_type::f32, memory::format_tag::any}; }
 
 // Makes the primitive of a problem.
 class Maker {
@@ -178,16 +199,16 @@ class Maker {
         break;
       case Pass::data: {
         using Data = dnnl::convolution_backward_data;
-        Data::primitive_desc pd({algorithm, x, w, y, stride_, dilation_, padding_, padding_}, attr_, engine(),
-                                hint(algorithm, x, w, y));
+        auto pd = describe<Data>(attr_, std::tuple(hint(algorithm, x, w, y)), algorithm, x, w, y, stride_, dilation_,
+                                 padding_, padding_);
         take(r, pd, pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc());
         r.primitive = Data(pd);
         break;
       }
       case Pass::weight: {
         using Weights = dnnl::convolution_backward_weights;
-        Weights::primitive_desc pd({algorithm, x, w, y, stride_, dilation_, padding_, padding_}, attr_, engine(),
-                                   hint(algorithm, x, w, y));
+        auto pd = describe<Weights>(attr_, std::tuple(hint(algorithm, x, w, y)), algorithm, x, w, y, stride_, dilation_,
+                                    padding_, padding_);
         take(r, pd, pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc());
         r.primitive = Weights(pd);
         break;
@@ -209,19 +230,18 @@ class Maker {
   }
   Forward::primitive_desc hint(dnnl::algorithm algorithm, const memory::desc& x, const memory::desc& w,
                                const memory::desc& y) {
-    return {{dnnl::prop_kind::forward_training, algorithm, x, w, y, stride_, dilation_, padding_, padding_},
-            attr_,
-            engine()};
+    return describe<Forward>(attr_, std::tuple(), dnnl::prop_kind::forward_training, algorithm, x, w, y, stride_,
+                             dilation_, padding_, padding_);
   }
   void make_forward(Prepared& r, dnnl::algorithm algorithm, const memory::desc& x, const memory::desc& w,
                     const memory::desc& y) {
     // For inference, Winograd wants weights that are transformed before, by a slow reordering.
     auto kind = dnnl::prop_kind::forward_training;
     if (o_.bias.defined()) r.bias = memory::desc({p_.w[0]}, memory::data_type::f32, memory::format_tag::a);
-    Forward::desc plain(kind, algorithm, x, w, y, stride_, dilation_, padding_, padding_);
-    Forward::primitive_desc pd(
-        r.bias ? Forward::desc(kind, algorithm, x, w, *r.bias, y, stride_, dilation_, padding_, padding_) : plain,
-        attr_, engine());
+    auto pd = r.bias ? describe<Forward>(attr_, std::tuple(), kind, algorithm, x, w, *r.bias, y, stride_, dilation_,
+                                         padding_, padding_)
+                     : describe<Forward>(attr_, std::tuple(), kind, algorithm, x, w, y, stride_, dilation_, padding_,
+                                         padding_);
     take(r, pd, pd.src_desc(), pd.weights_desc(), pd.dst_desc());
     r.primitive = Forward(pd);
   }
