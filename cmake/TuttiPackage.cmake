@@ -23,9 +23,9 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libtutti0)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS libucx0)  # loaded when ranks are on several hosts
-set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "Distributed training in C++20: shared library
- Tensors, autograd, layers and optimizers; collectives between threads, processes
- and hosts; DDP, FSDP and RPC; a compiler for training steps.")
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "The shared library: tensors, autograd, layers and optimizers; collectives
+ between threads, processes and hosts; DDP, FSDP and RPC; a compiler for training
+ steps.")
 file(WRITE ${PROJECT_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/debian/triggers)
 
@@ -33,16 +33,14 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtutti-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libtutti0 (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "tutti-tools, cmake")
-set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Distributed training in C++20: headers and build files
- What programs that use Tutti are compiled with: headers, the CMake package Tutti
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "What programs that use Tutti are compiled with: headers, the CMake package Tutti
  and tutti.pc.")
 
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME tutti-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "libtutti0 (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS openssh-client)  # tutti run --hosts
-set(CPACK_COMPONENT_TOOLS_DESCRIPTION "Distributed training in C++20: the program tutti
- Starts, watches and restarts ranks, measures collectives, and puts the flight
- records of ranks together.")
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "The program tutti: starts, watches and restarts ranks, measures collectives, and
+ puts the flight records of ranks together.")
 
 include(CPack)
