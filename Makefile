@@ -88,7 +88,7 @@ demo-identical: deps  ## train it on threads, processes and two hosts: the same 
 
 # NAME: one benchmark, all without. PEERS=1: beside Debian's PyTorch and Open MPI; PEERS=pypi: beside the current PyTorch.
 bench: deps  ## measure: NAME=train (or ops, comm, ddp, rpc, compile), PEERS=pypi
-	@$(if $(PEERS),$(if $(SKIP_DEPS),:,scripts/install-deps packages-bench.txt))
+	@$(if $(PEERS),$(if $(SKIP_DEPS),:,scripts/install-deps packages-bench.txt$(if $(filter pypi,$(PEERS)),:mpi)))
 	@torch=$(if $(filter pypi,$(PEERS)),$$(scripts/install-torch)); \
 	$(call configure,release,$(release) $(werror) -DTUTTI_TORCH="$$torch")
 	@$(call build,release,$(if $(NAME),bench_$(NAME),tutti_bench))
