@@ -9,13 +9,17 @@
 namespace tutti::tool {
 
 int trace(const Words& words) {
-  std::string output;
+  std::string output, picture;
+  double last = 0;
   Options options(
       "tutti trace [options] folder",
       "Puts the records that ranks left in a folder (TUTTI_TRACE=folder, tutti run --trace folder) together: "
       "prints who is slow\nand who failed, and writes a trace to open in https://ui.perfetto.dev. Of folders epoch-<n> "
       "in it, which "
       "tutti run\n--max-restarts makes, the newest counts.");
+  options.text("-p, --picture", "FILE", "draws a picture of the trace as well, as SVG: when each rank ran and waited",
+               picture);
+  options.real("--last", "MS", "draws only so many milliseconds of the end (0: all that is recorded)", last);
   options.text("-o, --output", "FILE", "where the trace goes (trace.json beside the records)", output);
   Words rest = options.parse_all(words);
   if (rest.size() != 1) throw UsageError("name the one folder that has the records");
@@ -23,10 +27,13 @@ int trace(const Words& words) {
   Trace merged = Trace::load(folder);
   if (output.empty()) output = folder + "/trace.json";
   merged.save(output);
+  if (!picture.empty() && !picture.ends_with(".svg")) throw UsageError("--picture takes a file that ends in .svg");
+  if (!picture.empty()) merged.save(picture, {.last = std::chrono::nanoseconds(std::llround(1e6 * last))});
   if (folder != rest[0])
     std::cout << fmt::format("the newest records of {} are in {}: name another folder to see those of that\n", rest[0],
                              folder);
   std::cout << merged.summary() << fmt::format("the trace is in {}: open it in https://ui.perfetto.dev\n", output);
+  if (!picture.empty()) std::cout << fmt::format("the picture is in {}\n", picture);
   return 0;
 }
 
