@@ -159,6 +159,10 @@ class CurvePicture {
       return;
     }
     draw_each(window_ > 1 ? kEachColor : svg::kBlue, window_ > 1 ? 1 : 2);
+    if (values_.size() < kFewValues)
+      for (size_t i = 0; i < values_.size(); ++i)
+        if (std::isfinite(values_[i]))
+          drawing_.circle(x(static_cast<double>(i)), y(values_[i]), 2.5, fmt::format("fill='{}'", svg::kBlue));
     if (window_ > 1) draw_average();
     auto last = std::isfinite(values_.back()) ? mean_around(values_, values_.size() - 1, window_) : std::nullopt;
     if (!last) return;
@@ -168,12 +172,12 @@ class CurvePicture {
                   fmt::format("font-weight='600' fill='{}'", svg::kBlue));
   }
 
-  // What is not finite: a mark below the axis for each run of pixels.
+  // What is not finite: a mark on the axis for each run of pixels.
   void mark_gaps() {
     std::optional<std::pair<double, double>> run;
     auto draw = [&] {
       if (run)
-        drawing_.rect(run->first - 1, kBottom - 8, run->second - run->first + 2, 8,
+        drawing_.rect({run->first - 1, kBottom - 8, run->second - run->first + 2, 8},
                       fmt::format("fill='{}'", svg::kAlarm));
       run.reset();
     };

@@ -153,11 +153,35 @@ std::string fitted(std::string_view text, double size, double width) {
 Drawing::Drawing(double width, double height, std::string_view title)
     : width_(width), height_(height), title_(escaped(title)) {}
 
-void Drawing::rect(double x, double y, double w, double h, std::string_view attributes) {
-  // Both edges are rounded, so that neighbors meet.
-  int64_t left = tenths(x), top = tenths(y), right = std::max(tenths(x + w), left + 1), bottom = tenths(y + h);
-  body_ += fmt::format("<rect x='{}' y='{}' width='{}' height='{}' {}/>\n", from_tenths(left), from_tenths(top),
-                       from_tenths(right - left), from_tenths(bottom - top), attributes);
+namespace {
+
+// In tenths of a pixel. Both edges are rounded, so that neighbors meet; nothing vanishes.
+struct Edges {
+  explicit Edges(const Box& box)
+      : left(tenths(box.x)),
+        top(tenths(box.y)),
+        width(std::max<int64_t>(tenths(box.x + box.width) - left, 1)),
+        height(tenths(box.y + box.height) - top) {}
+  int64_t left, top, width, height;
+};
+
+}  // namespace
+
+void Drawing::rect(const Box& box, std::string_view attributes) {
+  Edges e(box);
+  body_ += fmt::format("<rect x='{}' y='{}' width='{}' height='{}' {}/>\n", from_tenths(e.left), from_tenths(e.top),
+                       from_tenths(e.width), from_tenths(e.height), attributes);
+}
+
+void Drawing::rects(const std::vector<Box>& boxes, std::string_view attributes) {
+  if (boxes.empty()) return;
+  std::string path;
+  for (const Box& box : boxes) {
+    Edges e(box);
+    path += fmt::format("M{} {}h{}v{}h-{}z", from_tenths(e.left), from_tenths(e.top), from_tenths(e.width),
+                        from_tenths(e.height), from_tenths(e.width));
+  }
+  body_ += fmt::format("<path d='{}' {}/>\n", path, attributes);
 }
 
 void Drawing::begin_group(std::string_view tooltip) { body_ += fmt::format("<g><title>{}</title>", escaped(tooltip)); }
@@ -213,7 +237,7 @@ double Drawing::legend(double x, double y, double width, const std::vector<Legen
       line(at, top + 6, at + kSwatch, top + 6,
            fmt::format("stroke='{}' stroke-width='{}' stroke-linecap='round'", entry.color, entry.line));
     else
-      rect(at + 1, top, 12, 12,
+      rect({at + 1, top, 12, 12},
            fmt::format("fill='{}' rx='2'{}", entry.color,
                        entry.border.empty() ? "" : fmt::format(" stroke='{}' stroke-width='1.5'", entry.border)));
     text(at + kSwatch + kSwatchGap, top + 10, entry.text, fmt::format("fill='{}'", kMuted));

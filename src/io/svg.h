@@ -52,11 +52,17 @@ struct LegendEntry {
   std::string border = {};  // color of the box's outline
 };
 
+struct Box {
+  double x, y, width, height;
+};
+
 /// Attributes are those of SVG, as text: "fill='red' rx='2'". Coordinates are in pixels, written to a tenth.
 class Drawing {
  public:
   Drawing(double width, double height, std::string_view title);
-  void rect(double x, double y, double w, double h, std::string_view attributes);
+  void rect(const Box& box, std::string_view attributes);
+  /// The same of many, as one path.
+  void rects(const std::vector<Box>& boxes, std::string_view attributes);
   void line(double x1, double y1, double x2, double y2, std::string_view attributes);
   void circle(double x, double y, double radius, std::string_view attributes);
   /// Through points. Attributes say how it is drawn; it is not filled.

@@ -22,8 +22,8 @@ constexpr int64_t kStart = 5'000'000'000, kMillisecond = 1'000'000;
 
 struct MadeCall {
   int64_t number;
-  double begin, end;     // milliseconds
-  double wait = -1;      // when the program began to wait; -1: never
+  double begin, end;  // milliseconds
+  double wait = -1;   // when the program began to wait; -1: never
   std::string status = "done", name = "all_reduce", group = "1";
 };
 
@@ -32,15 +32,20 @@ std::string record(int rank, int world_size, const std::vector<MadeCall>& calls,
   auto time = [](double ms) { return kStart + static_cast<int64_t>(ms * kMillisecond); };
   std::string list;
   for (const MadeCall& c : calls) {
-    list += fmt::format(R"({}{{"name":"{}","call":"{}(f32[4] & <more>)","group":"{}","status":"{}","begin":{},"bytes":16)",
-                        list.empty() ? "" : ",", c.name, c.name, c.group, c.status, time(c.begin));
-    if (c.status != "waiting") list += fmt::format(R"(,"end":{})", time(c.end));
-    if (c.wait >= 0) list += fmt::format(R"(,"wait_begin":{})", time(c.wait));
-    list += fmt::format(R"(,"{}":{}}})", c.number < 0 ? "peer" : "number", c.number < 0 ? 0 : c.number);
+    list += fmt::format(
+        R"j({}{{"name":"{}","call":"{}(f32[4] & <more>)","group":"{}","status":"{}","begin":{},"bytes":16)j",
+        list.empty() ? "" : ",", c.name, c.name, c.group, c.status, time(c.begin));
+    if (c.status != "waiting") list += fmt::format(R"j(,"end":{})j", time(c.end));
+    if (c.wait >= 0) list += fmt::format(R"j(,"wait_begin":{})j", time(c.wait));
+    list += fmt::format(R"j(,"{}":{}}})j", c.number < 0 ? "peer" : "number", c.number < 0 ? 0 : c.number);
   }
   return fmt::format(
-      R"({{"tutti_record":1,"rank":{},"world_size":{},"host":"{}","now":{},"forgotten":0,{}"calls":[{}]}})", rank,
-      world_size, host, time(100), error.empty() ? "" : fmt::format(R"("error":"{}",)", error), list);
+      R"j({{"tutti_record":1,"rank":{},"world_size":{},"host":"{}","now":{},"forgotten":0,{}"calls":[{}]}})j", rank,
+      world_size, host, time(100), error.empty() ? "" : fmt::format(R"j("error":"{}",)j", error), list);
+}
+
+std::chrono::steady_clock::time_point after(int64_t ms) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(kStart + ms * kMillisecond));
 }
 
 size_t count(const std::string& text, const std::string& part) {
@@ -53,7 +58,7 @@ constexpr const char* kWaits = "fill='#ef8a3c'";
 
 TEST(TracePictures, ShowEachRankWhatItCalledAndWhenItWaited) {
   Trace trace = Trace::merge({record(0, 2, {{0, 10, 30}, {1, 40, 60, 50}}), record(1, 2, {{0, 20, 30}, {1, 40, 60}})});
-  std::string text = trace.svg({.title = "A <title>", .marks = {{{}, "before"}, {Trace::merge({}).ranks().empty() ? std::chrono::steady_clock::time_point(std::chrono::nanoseconds(kStart + 35 * kMillisecond)) : std::chrono::steady_clock::time_point(), "step 7"}}});
+  std::string text = trace.svg({.title = "A <title>", .marks = {{{}, "before"}, {after(35), "step 7"}}});
   EXPECT_EQ(xml_error(text), "");
   for (const char* part : {">A &lt;title&gt;<", ">rank 0<", ">rank 1<", ">time (ms)<", ">program runs<",
                            ">program waits for communication<", ">all_reduce in flight<",
@@ -63,7 +68,7 @@ TEST(TracePictures, ShowEachRankWhatItCalledAndWhenItWaited) {
   EXPECT_THAT(text, Not(HasSubstr("before")));  // what is shown
   EXPECT_EQ(count(text, kWaits), 2u);           // the one wait, and the legend
   // In flight for 40 and 30 of 50 ms, and rank 0 waited for 10 of them.
-  EXPECT_THAT(text, HasSubstr(">Communication was in flight for 35 of 50 ms (mean of the ranks): 30 ms while the "
+  EXPECT_THAT(text, HasSubstr(">Communication was in flight for 35 ms of 50 ms (mean of the ranks): 30 ms while the "
                               "program ran, 5 ms while it waited.<"));
   // Rank 0 called the first one 10 of its 20 ms before rank 1 did: that half is pale.
   EXPECT_EQ(count(text, "fill='#a9c7e8'"), 2u);
@@ -73,10 +78,9 @@ TEST(TracePictures, ShowTheEndOnlyWhereAsked) {
   Trace trace = Trace::merge({record(0, 1, {{0, 0, 10}, {1, 20, 25}, {2, 60, 80}})});
   EXPECT_THAT(trace.svg(), HasSubstr(">What 1 rank did in 80 ms<"));
   std::string end = trace.svg({.last = 30ms});
-  EXPECT_THAT(end, AllOf(HasSubstr(">What 1 rank did in the last 30 ms<"), HasSubstr("in flight for 20 of 30 ms")));
+  EXPECT_THAT(end, AllOf(HasSubstr(">What 1 rank did in the last 30 ms<"), HasSubstr("in flight for 20 ms of 30 ms")));
   EXPECT_EQ(count(end, "<title>"), 1u);
-  auto since = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(kStart + 15 * kMillisecond));
-  EXPECT_THAT(trace.svg({.begin = since}), HasSubstr("in flight for 25 of 65 ms"));
+  EXPECT_THAT(trace.svg({.begin = after(15)}), HasSubstr("in flight for 25 ms of 65 ms"));
 }
 
 TEST(TracePictures, MarkCallsThatFailedOrHadNotEnded) {
@@ -92,20 +96,23 @@ TEST(TracePictures, MarkCallsThatFailedOrHadNotEnded) {
 }
 
 TEST(TracePictures, AreWellFormedWhateverTheRecords) {
-  std::vector<Trace> all{Trace::merge({}), Trace::merge({record(0, 1, {})}), Trace::merge({record(0, 4, {})}),
+  std::vector<Trace> all{Trace::merge({}),
+                         Trace::merge({record(0, 1, {})}),
+                         Trace::merge({record(0, 4, {})}),
                          Trace::merge({record(0, 1, {{0, 5, 5}})}),
                          Trace::merge({record(0, 1, {{0, 5, 4}}), record(0, 1, {{0, 7, 8}})}),
                          Trace::merge({record(0, 2000000000, {{0, 0, 1, 0, "failed"}}, "x")}),
                          Trace::merge({record(0, 2, {{-1, 0, 1}, {0, 0, 3, 0, "done", "reduce_scatter", "f"}}),
                                        record(1, 2, {{-1, 0, 1}, {0, 1, 3, 0, "done", "odd", "f"}}, "", "b & c")})};
-  std::vector<std::string> many;
-  for (int r = 0; r < 200; ++r) {
-    std::vector<MadeCall> calls;
-    for (int k = 0; k < 100; ++k) calls.push_back({k, k + 0.004 * r, k + 0.9, k + 0.8});
-    many.push_back(record(r, 200, calls));
-    if (r == 15) all.push_back(Trace::merge(many));
+  for (int size : {16, 200}) {
+    std::vector<std::string> records;
+    for (int r = 0; r < size; ++r) {
+      std::vector<MadeCall> calls;
+      for (int k = 0; k < 100; ++k) calls.push_back({k, k + 0.004 * r, k + 0.9, k + 0.8});
+      records.push_back(record(r, size, calls));
+    }
+    all.push_back(Trace::merge(records));
   }
-  all.push_back(Trace::merge(many));
   for (const Trace& trace : all) EXPECT_EQ(xml_error(trace.svg()), "");
   EXPECT_THAT(all[0].svg(), HasSubstr(">No rank called a collective.<"));
   EXPECT_THAT(all[1].svg(), HasSubstr(">called nothing<"));

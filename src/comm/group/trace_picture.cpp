@@ -141,7 +141,7 @@ class TraceDrawing {
   size_t hidden_ = 0;  // ranks
   std::map<std::pair<std::string, int64_t>, int64_t> common_;
   size_t rows_ = 1, tooltip_bytes_ = 0;
-  bool tooltips_ = false, hosts_ = false;
+  bool tooltips_ = false, hosts_ = false, whole_ = false;
   double left_ = 0, lane_height_ = 0, program_height_ = 0, row_height_ = 0;
 };
 
@@ -172,13 +172,15 @@ void TraceDrawing::choose_lanes(const std::vector<Lateness>& lateness) {
     weight[rank.rank] += failed ? 1e9 : 0;
   }
   for (const Lateness& l : lateness) weight[l.rank] += l.waited;
-  std::vector<int> order;
-  for (const auto& [rank, record] : records) order.push_back(rank);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return weight[a] > weight[b]; });
-  // A record may come from anywhere and tell of any number of ranks.
-  for (int r = 0; r < size && order.size() < 2 * kMostLanes; ++r)
+  std::vector<int> order, recorded;
+  // Those that left none were killed, maybe: they come first. A record may tell of any number of ranks.
+  for (int r = 0; r < size && order.size() < kMostLanes / 2; ++r)
     if (!records.contains(r)) order.push_back(r);
+  for (const auto& [rank, record] : records) recorded.push_back(rank);
+  std::stable_sort(recorded.begin(), recorded.end(), [&](int a, int b) { return weight[a] > weight[b]; });
+  order.insert(order.end(), recorded.begin(), recorded.end());
   if (order.size() > kMostLanes) order.resize(kMostLanes);
+  whole_ = records.size() >= static_cast<size_t>(size);
   hidden_ = static_cast<size_t>(std::max<int64_t>(size, static_cast<int64_t>(records.size()))) - order.size();
   std::sort(order.begin(), order.end());
   for (int r : order) lanes_.push_back({r, records.contains(r) ? records[r] : nullptr, {}, {}});
@@ -199,10 +201,11 @@ void TraceDrawing::find_common() {
     if (call.first == members[key.first].size()) common_[key] = call.second;
 }
 
-// A call that has ended well was called by all, though some may have forgotten it.
+// A call that has ended well was called by all, though some may have forgotten it. Of others that is known only where
+// every rank of the world left a record.
 int64_t TraceDrawing::common_since(const Call& call) const {
   if (call.number < 0) return call.begin;
-  if (auto found = common_.find({call.group, call.number}); found != common_.end())
+  if (auto found = common_.find({call.group, call.number}); found != common_.end() && (call.status == "done" || whole_))
     return std::clamp(found->second, call.begin, std::max(call.begin, call.end));
   return call.status == "done" ? call.begin : call.end;
 }
@@ -230,8 +233,9 @@ void TraceDrawing::fill(Lane& lane) {
 std::string TraceDrawing::title() const {
   if (!picture_.title.empty()) return picture_.title;
   size_t count = lanes_.size() + hidden_;
-  return fmt::format("What {} rank{} did in {}{}", count, count == 1 ? "" : "s", begin_ > first_ ? "the last " : "",
-                     readable(end_ - begin_));
+  std::string title = fmt::format("What {} rank{} did", count, count == 1 ? "" : "s");
+  if (end_ > begin_) title += fmt::format(" in {}{}", begin_ > first_ ? "the last " : "", readable(end_ - begin_));
+  return title;
 }
 
 // Averages over the ranks: how long any call was in flight, and for how much of that the program waited.
@@ -319,12 +323,13 @@ void TraceDrawing::draw_bars(svg::Drawing& out, const Lane& lane, double top) co
     bool empty() const { return to < from; }
   };
   std::vector<Pixels> last(rows_);
+  std::map<std::string_view, std::vector<svg::Box>> boxes;  // by color; of calls without a tooltip
   double height = std::max(1.0, row_height_ - (row_height_ > 4 ? 1.5 : 0.5));
   auto fill = [&](const char* color) { return fmt::format("fill='{}'", color); };
   auto y = [&](size_t row) { return top + program_height_ + 2 + row_height_ * static_cast<double>(row); };
   auto flush = [&](size_t row) {
     const Pixels& p = last[row];
-    if (!p.empty()) out.rect(p.from, y(row), std::max(p.to - p.from, 0.8), height, fill(kColors[p.color].common));
+    if (!p.empty()) boxes[kColors[p.color].common].push_back({p.from, y(row), std::max(p.to - p.from, 0.8), height});
     last[row] = {};
   };
   for (const Bar& bar : lane.bars) {
@@ -341,16 +346,23 @@ void TraceDrawing::draw_bars(svg::Drawing& out, const Lane& lane, double top) co
     if (common - from < 0.5) common = from;
     if (to - common < 0.5) common = to;
     bool told = tooltips_ || !done;
-    if (told) out.begin_group(tooltip(*bar.call));
-    if (common > from) out.rect(from, y(bar.row), common - from, height, fill(color.called));
-    if (to > common) out.rect(common, y(bar.row), to - common, height, fill(color.common));
+    svg::Box called{from, y(bar.row), common - from, height}, all{common, y(bar.row), to - common, height};
+    if (!told) {
+      if (common > from) boxes[color.called].push_back(called);
+      if (to > common) boxes[color.common].push_back(all);
+      continue;
+    }
+    out.begin_group(tooltip(*bar.call));
+    if (common > from) out.rect(called, fill(color.called));
+    if (to > common) out.rect(all, fill(color.common));
     if (!done)
-      out.rect(from, y(bar.row), std::max(to - from, 2.0), height,
+      out.rect({from, y(bar.row), std::max(to - from, 2.0), height},
                fmt::format("fill='none' stroke='{}' stroke-width='1.5'",
                            bar.call->status == "failed" ? svg::kAlarm : kWaits));
-    if (told) out.end_group();
+    out.end_group();
   }
   for (size_t row = 0; row < rows_; ++row) flush(row);
+  for (const auto& [color, list] : boxes) out.rects(list, fmt::format("fill='{}'", color));
 }
 
 void TraceDrawing::draw_lane(svg::Drawing& out, const Lane& lane, double top) const {
@@ -377,16 +389,16 @@ void TraceDrawing::draw_lane(svg::Drawing& out, const Lane& lane, double top) co
   for (const Call& c : calls) until = std::max(until, c.end);
   if (Span known{first, until}; shown(known)) {
     known = clipped(known);
-    out.rect(x(known.begin), top, x(known.end) - x(known.begin), program_height_, fmt::format("fill='{}'", kRuns));
+    out.rect({x(known.begin), top, x(known.end) - x(known.begin), program_height_}, fmt::format("fill='{}'", kRuns));
   }
-  std::vector<std::pair<double, double>> waits;  // those less than a pixel apart are one
+  std::vector<svg::Box> waits;  // those less than a pixel apart are one
   for (const Span& s : lane.waits)
-    if (!waits.empty() && x(s.begin) - waits.back().second < 0.4)
-      waits.back().second = x(s.end);
+    if (!waits.empty() && x(s.begin) - (waits.back().x + waits.back().width) < 0.4)
+      waits.back().width = x(s.end) - waits.back().x;
     else
-      waits.emplace_back(x(s.begin), x(s.end));
-  for (auto [from, to] : waits)
-    if (to - from >= 0.1) out.rect(from, top, to - from, program_height_, fmt::format("fill='{}'", kWaits));
+      waits.push_back({x(s.begin), top, x(s.end) - x(s.begin), program_height_});
+  std::erase_if(waits, [](const svg::Box& box) { return box.width < 0.1; });
+  out.rects(waits, fmt::format("fill='{}'", kWaits));
   draw_bars(out, lane, top);
   const Call* failed = nullptr;
   for (const Call& c : calls)
@@ -398,7 +410,7 @@ void TraceDrawing::draw_lane(svg::Drawing& out, const Lane& lane, double top) co
     double width = svg::text_width(text, small), at = failed ? x(failed->end) - width - 8 : left_ + 4;
     at = std::max(at, left_ + 4);
     double y = top + program_height_ / 2 + small / 3;
-    out.rect(at - 4, top, width + 8, program_height_, "fill='#fff' opacity='.9'");
+    out.rect({at - 4, top, width + 8, program_height_}, "fill='#fff' opacity='.9'");
     out.text(at, y, text, fmt::format("font-weight='600' fill='{}'", svg::kAlarm), small);
   }
 }
@@ -436,9 +448,8 @@ std::string TraceDrawing::draw() {
   if (hidden_ > 0)
     out.text(
         kMargin, bottom + kAxis,
-        fmt::format(
-            "The picture has the ranks that failed, and those that others waited for longest; {} more are not shown.",
-            hidden_),
+        fmt::format("Shown are the ranks that failed, and those that others waited for longest; {} more are not shown.",
+                    hidden_),
         fmt::format("fill='{}'", svg::kMuted));
   return out.text();
 }
