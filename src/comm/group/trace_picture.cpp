@@ -17,8 +17,9 @@ namespace {
 namespace svg = io::svg;
 using Call = Trace::Call;
 
-constexpr size_t kMostLanes = 64;
-constexpr size_t kMostTooltips = 24000;  // bytes of them; with more the file would be large
+constexpr size_t kMostLanes = 64, kMostErrors = 20;  // ranks that are shown; with how they failed
+// Tooltips are left out where they would make the file large.
+constexpr size_t kTooltip = 100, kBarBytes = 160, kMostBytes = 50000;
 constexpr double kWidth = 960, kMargin = 28, kHeading = 96, kAxis = 56;
 
 constexpr const char* kRuns = "#d3dae2";
@@ -55,9 +56,10 @@ std::string readable(int64_t ns) {
                      : fmt::format("{:.3g} µs", ms * 1e3);
 }
 
+// Texts of calls have ends that tell them apart less than their beginnings.
 std::string tooltip(const Call& call) {
   const char* end = call.status == "failed" ? ", then it failed" : call.status == "waiting" ? " so far" : "";
-  return fmt::format("{}: {}{}", call.text, readable(call.end - call.begin), end);
+  return fmt::format("{}{}: {}", readable(call.end - call.begin), end, svg::fitted(call.text, 1, kTooltip * 0.55));
 }
 
 struct Span {
@@ -106,7 +108,7 @@ class TraceDrawing {
     find_common();
     for (Lane& lane : lanes_)
       if (lane.record) fill(lane);
-    tooltips_ = tooltip_bytes_ <= kMostTooltips;
+    tooltips_ = bytes_ <= kMostBytes;
     std::set<std::string> hosts;
     for (const Trace::Rank& rank : ranks) hosts.insert(rank.host);
     hosts_ = hosts.size() > 1;
@@ -122,6 +124,10 @@ class TraceDrawing {
   bool shown(const Span& span) const { return span.end >= begin_ && span.begin <= end_; }
   Span clipped(const Span& span) const { return {std::max(span.begin, begin_), std::min(span.end, end_)}; }
 
+  // Of the line below a lane that says how its rank failed.
+  double error_height(const Lane& lane) const {
+    return lane.record && !lane.record->error.empty() && lanes_.size() <= kMostErrors ? 20 : 0;
+  }
   double x(int64_t time) const {
     double share = static_cast<double>(time - begin_) / static_cast<double>(std::max<int64_t>(end_ - begin_, 1));
     return left_ + (kWidth - kMargin - left_) * std::clamp(share, 0.0, 1.0);
@@ -140,7 +146,7 @@ class TraceDrawing {
   std::vector<Lane> lanes_;
   size_t hidden_ = 0;  // ranks
   std::map<std::pair<std::string, int64_t>, int64_t> common_;
-  size_t rows_ = 1, tooltip_bytes_ = 0;
+  size_t rows_ = 1, bytes_ = 0;
   bool tooltips_ = false, hosts_ = false, whole_ = false;
   double left_ = 0, lane_height_ = 0, program_height_ = 0, row_height_ = 0;
 };
@@ -227,7 +233,7 @@ void TraceDrawing::fill(Lane& lane) {
   }
   lane.waits = joined(std::move(lane.waits));
   rows_ = std::max(rows_, until.size());
-  for (const Bar& bar : lane.bars) tooltip_bytes_ += bar.call->status == "done" ? tooltip(*bar.call).size() : 0;
+  for (const Bar& bar : lane.bars) bytes_ += kBarBytes + tooltip(*bar.call).size();
 }
 
 std::string TraceDrawing::title() const {
@@ -270,7 +276,8 @@ std::vector<svg::LegendEntry> TraceDrawing::legend() const {
       if (x(bar.common) - x(bar.span.begin) >= 0.5) early[color_of(*bar.call)] = true;
     }
   }
-  std::vector<svg::LegendEntry> entries{{"program runs", kRuns}};
+  std::vector<svg::LegendEntry> entries;
+  if (end_ > begin_) entries.push_back({"program runs", kRuns});
   if (waits) entries.push_back({"program waits for communication", kWaits});
   for (size_t k = 0; k < used.size(); ++k)
     if (used[k]) entries.push_back({fmt::format("{} in flight", kColors[k].name), kColors[k].common});
@@ -367,8 +374,10 @@ void TraceDrawing::draw_bars(svg::Drawing& out, const Lane& lane, double top) co
 
 void TraceDrawing::draw_lane(svg::Drawing& out, const Lane& lane, double top) const {
   double size = std::min(svg::kText, lane_height_ - 1);
-  out.text(kMargin, top + program_height_ / 2 + size / 3, fmt::format("rank {}", lane.rank),
-           fmt::format("font-weight='500' fill='{}'", svg::kInk), size);
+  out.text(
+      kMargin, top + program_height_ / 2 + size / 3, fmt::format("rank {}", lane.rank),
+      fmt::format("font-weight='500' fill='{}'", lane.record && lane.record->error.empty() ? svg::kInk : svg::kAlarm),
+      size);
   if (hosts_ && lane.record && lane_height_ >= 28)
     out.text(kMargin, top + program_height_ / 2 + size / 3 + 13,
              svg::fitted(lane.record->host.substr(0, lane.record->host.find(' ')), 10, left_ - kMargin - 8),
@@ -400,19 +409,10 @@ void TraceDrawing::draw_lane(svg::Drawing& out, const Lane& lane, double top) co
   std::erase_if(waits, [](const svg::Box& box) { return box.width < 0.1; });
   out.rects(waits, fmt::format("fill='{}'", kWaits));
   draw_bars(out, lane, top);
-  const Call* failed = nullptr;
-  for (const Call& c : calls)
-    if (c.status == "failed" && shown({c.begin, c.end})) failed = &c;
-  if (failed || !lane.record->error.empty()) {
-    std::string text = lane.record->error.empty() ? "failed" : "failed: " + lane.record->error;
-    double small = std::min(svg::kSmall, lane_height_ - 1), limit = (kWidth - kMargin - left_) * 0.6;
-    text = svg::fitted(text, small, limit);
-    double width = svg::text_width(text, small), at = failed ? x(failed->end) - width - 8 : left_ + 4;
-    at = std::max(at, left_ + 4);
-    double y = top + program_height_ / 2 + small / 3;
-    out.rect({at - 4, top, width + 8, program_height_}, "fill='#fff' opacity='.9'");
-    out.text(at, y, text, fmt::format("font-weight='600' fill='{}'", svg::kAlarm), small);
-  }
+  if (double room = error_height(lane); room > 0)
+    out.text(left_, top + lane_height_ + room - 5,
+             svg::fitted(lane.record->error, svg::kSmall, kWidth - kMargin - left_),
+             fmt::format("fill='{}'", svg::kAlarm));
 }
 
 std::string TraceDrawing::draw() {
@@ -434,6 +434,7 @@ std::string TraceDrawing::draw() {
   double legend_height = measure.legend(kMargin, 0, kWidth - 2 * kMargin, entries);
   double top = kHeading + legend_height + (picture_.marks.empty() ? 0 : 14);
   double bottom = top + static_cast<double>(count) * (lane_height_ + gap);
+  for (const Lane& lane : lanes_) bottom += error_height(lane);
   double notes = hidden_ > 0 ? 18 : 0;
   svg::Drawing out(kWidth, bottom + kAxis + notes, title());
   out.heading(kMargin, 38, title(), subtitle());
@@ -442,7 +443,7 @@ std::string TraceDrawing::draw() {
   double y = top;
   for (const Lane& lane : lanes_) {
     draw_lane(out, lane, y);
-    y += lane_height_ + gap;
+    y += lane_height_ + error_height(lane) + gap;
   }
   draw_marks(out, top - 16, bottom);
   if (hidden_ > 0)
