@@ -1,6 +1,8 @@
 // tutti trace: the flight records that ranks left in a folder, as one.
 #include <fmt/format.h>
 
+#include <chrono>
+#include <cmath>
 #include <iostream>
 
 #include "tools/tutti/command.h"
@@ -23,11 +25,12 @@ int trace(const Words& words) {
   options.text("-o, --output", "FILE", "where the trace goes (trace.json beside the records)", output);
   Words rest = options.parse_all(words);
   if (rest.size() != 1) throw UsageError("name the one folder that has the records");
+  if (!picture.empty() && !picture.ends_with(".svg")) throw UsageError("--picture takes a file that ends in .svg");
+  if (!(last >= 0 && last <= 1e12)) throw UsageError("--last takes milliseconds");
   std::string folder = Trace::find(rest[0]);
   Trace merged = Trace::load(folder);
   if (output.empty()) output = folder + "/trace.json";
   merged.save(output);
-  if (!picture.empty() && !picture.ends_with(".svg")) throw UsageError("--picture takes a file that ends in .svg");
   if (!picture.empty()) merged.save(picture, {.last = std::chrono::nanoseconds(std::llround(1e6 * last))});
   if (folder != rest[0])
     std::cout << fmt::format("the newest records of {} are in {}: name another folder to see those of that\n", rest[0],
