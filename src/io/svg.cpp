@@ -49,7 +49,7 @@ void append_next(std::string& path, int64_t count) {
 
 constexpr double kSwatch = 14, kSwatchGap = 6, kEntryGap = 20, kLegendLine = 20;
 
-double entry_width(const LegendEntry& entry) { return kSwatch + kSwatchGap + text_width(entry.text, kSmall); }
+double entry_width(const LegendEntry& entry) { return kSwatch + kSwatchGap + 1.06 * text_width(entry.text, kSmall); }
 
 }  // namespace
 
@@ -256,7 +256,7 @@ std::string Drawing::text() const {
   return fmt::format(
       "<svg xmlns='http://www.w3.org/2000/svg' width='{0}' height='{1}' viewBox='0 0 {0} {1}' role='img' "
       "aria-label='{2}' "
-      "font-family='system-ui,-apple-system,Segoe UI,Roboto,Helvetica Neue,Arial,sans-serif'>\n"
+      "font-family='-apple-system,Segoe UI,Helvetica Neue,Helvetica,Arial,Liberation Sans,sans-serif'>\n"
       "<rect x='.5' y='.5' width='{3}' height='{4}' rx='8' fill='#fff' stroke='#dde2e7'/>\n{5}</svg>\n",
       pixels(width_), pixels(height_), title_, pixels(width_ - 1), pixels(height_ - 1), body_);
 }
