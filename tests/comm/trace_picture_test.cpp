@@ -94,6 +94,8 @@ TEST(TracePictures, MarkCallsThatFailedOrHadNotEnded) {
               AllOf(HasSubstr(">failed<"), HasSubstr(">had not ended<"), HasSubstr(", then it failed: all_reduce("),
                     HasSubstr(" so far: all_reduce("), HasSubstr(">rank 2 failed: &lt;lost&gt; &amp; gone<"),
                     HasSubstr(">rank 2<"), HasSubstr(">left no record<")));
+  // Whether rank 2 called the second one is not known: it is pale on both ranks.
+  EXPECT_EQ(count(text, "fill='#2a6cb0'"), 3u);  // the first one on both, and the legend
 }
 
 TEST(TracePictures, AreWellFormedWhateverTheRecords) {

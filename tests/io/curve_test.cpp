@@ -35,7 +35,7 @@ TEST(Ticks, AreRoundAndTellNeighborsApart) {
   EXPECT_EQ(labels({0, 1000, 6, false}), (Labels{"0", "200", "400", "600", "800", "1000"}));
   EXPECT_EQ(labels({1.31, 4.93, 7, true}), (Labels{"1", "2", "3", "4", "5"}));
   EXPECT_EQ(labels({0.113, 0.148, 6, true}), (Labels{"0.11", "0.12", "0.13", "0.14", "0.15"}));
-  EXPECT_EQ(labels({0.1, 0.3, 4, true}), (Labels{"0.1", "0.2", "0.3"}));  // 0.3 / 0.1 is not 3
+  EXPECT_EQ(labels({0.3, 0.6, 4, true}), (Labels{"0.3", "0.4", "0.5", "0.6"}));  // 0.3 / 0.1 is less than 3
   EXPECT_EQ(labels({-250, 120, 6, true}), (Labels{"-300", "-200", "-100", "0", "100", "200"}));
   EXPECT_EQ(labels({0, 100000, 6, false}), (Labels{"0", "20k", "40k", "60k", "80k", "100k"}));
   EXPECT_EQ(labels({2e6, 4.5e6, 6, false}), (Labels{"2M", "2.5M", "3M", "3.5M", "4M", "4.5M"}));
