@@ -65,14 +65,15 @@ std::string number_text(double value) {
                                              : std::pair(1e3, 'k');
     return fmt::format("{:.1f}{}", value / unit, letter);
   }
-  return value == std::floor(value) ? fmt::format("{:.4g}", value) : fmt::format("{:#.4g}", value);
+  if (size >= 1000 || value == std::floor(value)) return fmt::format("{:.0f}", value);
+  return fmt::format("{:#.4g}", value);
 }
 
 std::string rate_text(double rate) {
   if (!(rate > 0)) return "-/s";
   if (rate >= 1e4) return number_text(rate) + "/s";
-  if (rate >= 1000) return fmt::format("{:.0f}/s", rate);
-  return rate >= 1 ? fmt::format("{:.3g}/s", rate) : fmt::format("{:.3g} s each", 1 / rate);
+  if (rate >= 1) return fmt::format("{:.{}f}/s", rate, rate < 99.95 ? 1 : 0);
+  return fmt::format("{:.3g} s each", 1 / rate);
 }
 
 std::string bar_text(double share, int width, bool unicode) {
@@ -141,8 +142,7 @@ struct Progress::Impl {
   // What is left to wait for and how fast it goes; when there is nothing left, what it took.
   std::string timing_text(double now) const {
     double elapsed = now - begun;
-    if (total > 0 && done < total && !finished)
-      return fmt::format("{} left, {}", rate() > 0 ? duration(left()) : "--:--", rate_text(rate()));
+    if (total > 0 && done < total && !finished) return fmt::format("{} left, {}", duration(left()), rate_text(rate()));
     return fmt::format("in {}, {}", duration(elapsed),
                        rate_text(elapsed > 0 ? static_cast<double>(done - options.start) / elapsed : 0));
   }
@@ -158,11 +158,11 @@ struct Progress::Impl {
     std::string head = options.label.empty() ? "" : options.label + " ", tail;
     if (total > 0) {
       head += fmt::format("{:3.0f}%|", std::floor(share() * 100));
-      tail = fmt::format("| {}/{}, ", done, total);
+      tail = fmt::format("| {}/{}", done, total);
     } else {
-      tail = fmt::format("{}, ", done);
+      tail = fmt::format("{}", done);
     }
-    tail += timing_text(options.clock());
+    if (rate() > 0 || finished) tail += ", " + timing_text(options.clock());
     int width = options.width.value_or(terminal_width()) - 1;  // the last column may wrap
     auto room = [&] { return width - static_cast<int>(columns_of(head) + columns_of(tail)); };
     // Values that would not fit beside the shortest bar are left out.

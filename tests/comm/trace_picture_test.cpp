@@ -83,6 +83,15 @@ TEST(TracePictures, ShowTheEndOnlyWhereAsked) {
   EXPECT_THAT(trace.svg({.begin = after(15)}), HasSubstr("in flight for 25 ms of 65 ms"));
 }
 
+TEST(TracePictures, SayTimesInUnitsThatSuit) {
+  for (auto [ms, text] :
+       {std::pair(0.012, "12 µs"), {0.5, "0.5 ms"}, {999.9, "1 s"}, {12345, "12.3 s"}, {4e6, "4000 s"}})
+    EXPECT_THAT(Trace::merge({record(0, 1, {{0, 0, ms}})}).svg(),
+                HasSubstr(fmt::format(">What 1 rank did in {}<", text)));
+  EXPECT_THAT(Trace::merge({record(0, 1, {{0, 0, 0.012}})}).svg(), HasSubstr(">time (µs)<"));
+  EXPECT_THAT(Trace::merge({record(0, 1, {{0, 0, 2e4}})}).svg(), HasSubstr(">time (s)<"));
+}
+
 TEST(TracePictures, MarkCallsThatFailedOrHadNotEnded) {
   std::string good = Trace::merge({record(0, 1, {{0, 0, 10}})}).svg();
   EXPECT_THAT(good, AllOf(Not(HasSubstr("failed")), Not(HasSubstr("had not ended"))));

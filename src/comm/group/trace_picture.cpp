@@ -51,9 +51,10 @@ double milliseconds(int64_t ns) { return 1e-6 * static_cast<double>(ns); }
 
 std::string readable(int64_t ns) {
   double ms = milliseconds(ns);
-  return ms >= 1e3   ? fmt::format("{:.3g} s", ms * 1e-3)
-         : ms >= 0.1 ? fmt::format("{:.3g} ms", ms)
-                     : fmt::format("{:.3g} µs", ms * 1e3);
+  return ms >= 99950   ? fmt::format("{:.0f} s", ms * 1e-3)
+         : ms >= 999.5 ? fmt::format("{:.3g} s", ms * 1e-3)
+         : ms >= 0.1   ? fmt::format("{:.3g} ms", ms)
+                       : fmt::format("{:.3g} µs", ms * 1e3);
 }
 
 // Texts of calls have ends that tell them apart less than their beginnings.
@@ -183,7 +184,8 @@ void TraceDrawing::choose_lanes(const std::vector<Lateness>& lateness) {
   for (int r = 0; r < size && order.size() < kMostLanes / 2; ++r)
     if (!records.contains(r)) order.push_back(r);
   for (const auto& [rank, record] : records) recorded.push_back(rank);
-  std::stable_sort(recorded.begin(), recorded.end(), [&](int a, int b) { return weight[a] > weight[b]; });
+  std::sort(recorded.begin(), recorded.end(),
+            [&](int a, int b) { return weight[a] != weight[b] ? weight[a] > weight[b] : a < b; });
   order.insert(order.end(), recorded.begin(), recorded.end());
   if (order.size() > kMostLanes) order.resize(kMostLanes);
   whole_ = records.size() >= static_cast<size_t>(size);
