@@ -65,7 +65,7 @@ std::string number_text(double value) {
                                              : std::pair(1e3, 'k');
     return fmt::format("{:.1f}{}", value / unit, letter);
   }
-  if (size >= 1000 || value == std::floor(value)) return fmt::format("{:.0f}", value);
+  if (size < 1e15 && (size >= 1000 || value == std::floor(value))) return fmt::format("{:.0f}", value);
   return fmt::format("{:#.4g}", value);
 }
 

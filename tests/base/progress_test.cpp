@@ -97,6 +97,7 @@ TEST(Progress, NumbersAreShortAndOfOneWidth) {
   EXPECT_EQ(shown(999960), "1.0M");
   EXPECT_EQ(shown(2.5e9), "2.5G");
   EXPECT_EQ(shown(1e-7), "1.000e-07");
+  EXPECT_EQ(shown(3e20), "3.000e+20");
   EXPECT_EQ(shown(std::numeric_limits<double>::infinity()), "inf");
   EXPECT_EQ(shown(std::numeric_limits<double>::quiet_NaN()), "nan");
 }
