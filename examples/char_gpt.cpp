@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   optim::Scheduler schedule(adam, optim::warmup(std::max<int64_t>(1, steps / 20)) * optim::cosine(steps, 0.1));
 
   Learned learned;
-  Progress bar(steps, {.label = "reading"});
+  Progress bar(steps, {.label = "training"});
   for (int64_t step = 0; step < steps;) {
     for (auto& [now, next] : loader) {
       Tensor loss = cross_entropy(gpt(now).flatten(0, 1), next.flatten());

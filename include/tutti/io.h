@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tutti/io/checkpoint.h"   // IWYU pragma: export
+#include "tutti/io/curve.h"        // IWYU pragma: export
 #include "tutti/io/events.h"       // IWYU pragma: export
 #include "tutti/io/file.h"         // IWYU pragma: export
 #include "tutti/io/numpy.h"        // IWYU pragma: export

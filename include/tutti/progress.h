@@ -3,7 +3,7 @@
 //   Progress bar(steps, {.label = "epoch 1"});
 //   for (...) bar.step({{"loss", loss}});
 //
-//   epoch 1  42%|████████▍           | 420/1000 [00:12<00:16, 35.1/s] loss 0.1234
+//   epoch 1  42%|████████▍           | 420/1000, 00:16 left, 35.1/s, loss 0.1234
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,9 @@
 namespace tutti {
 namespace {
 
-constexpr double kRedraw = 0.1;  // seconds between drawings on a terminal
-constexpr double kMemory = 15;   // seconds over which the rate is averaged, about
+constexpr double kRedraw = 0.1;              // seconds between drawings on a terminal
+constexpr int kShortest = 5, kLongest = 40;  // columns of the bar
+constexpr double kMemory = 15;               // seconds over which the rate is averaged, about
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);  // NOLINT: nobody sets the environment meanwhile
@@ -54,10 +55,25 @@ std::string duration(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+// 3 → "3", 0.25 → "0.2500", 12345.6 → "12.3k": short, and as wide after the next step.
+std::string number_text(double value) {
+  double size = std::abs(value);
+  if (size >= 1e4 && size < 1e15) {
+    auto [unit, letter] = size >= 999.95e9   ? std::pair(1e12, 'T')
+                          : size >= 999.95e6 ? std::pair(1e9, 'G')
+                          : size >= 999.95e3 ? std::pair(1e6, 'M')
+                                             : std::pair(1e3, 'k');
+    return fmt::format("{:.1f}{}", value / unit, letter);
+  }
+  if (size < 1e15 && (size >= 1000 || value == std::floor(value))) return fmt::format("{:.0f}", value);
+  return fmt::format("{:#.4g}", value);
+}
+
 std::string rate_text(double rate) {
   if (!(rate > 0)) return "-/s";
-  if (rate >= 1000) return fmt::format("{:.0f}/s", rate);
-  return rate >= 1 ? fmt::format("{:.3g}/s", rate) : fmt::format("{:.3g} s each", 1 / rate);
+  if (rate >= 1e4) return number_text(rate) + "/s";
+  if (rate >= 1) return fmt::format("{:.{}f}/s", rate, rate < 99.95 ? 1 : 0);
+  return fmt::format("{:.3g} s each", 1 / rate);
 }
 
 std::string bar_text(double share, int width, bool unicode) {
@@ -123,32 +139,41 @@ struct Progress::Impl {
     recent_seconds = recent_seconds * fade + elapsed;
   }
   double rate() const { return recent_seconds > 0 ? recent_steps / recent_seconds : 0; }
+  // What is left to wait for and how fast it goes; when there is nothing left, what it took.
+  std::string timing_text(double now) const {
+    double elapsed = now - begun;
+    if (total > 0 && done < total && !finished) return fmt::format("{} left, {}", duration(left()), rate_text(rate()));
+    return fmt::format("in {}, {}", duration(elapsed),
+                       rate_text(elapsed > 0 ? static_cast<double>(done - options.start) / elapsed : 0));
+  }
   double left() const { return done >= total ? 0 : static_cast<double>(total - done) / rate(); }
   double share() const {
     return std::clamp(static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total, 1)), 0.0, 1.0);
   }
-  std::string values_text() const {
-    std::string text;
-    for (auto& [name, value] : values) text += fmt::format(" {} {:.4g}", name, value);
-    return text;
+  static std::string value_text(const std::pair<std::string, double>& value) {
+    return fmt::format(", {} {}", value.first, number_text(value.second));
   }
 
   void draw() {
-    double elapsed = options.clock() - begun;
     std::string head = options.label.empty() ? "" : options.label + " ", tail;
     if (total > 0) {
       head += fmt::format("{:3.0f}%|", std::floor(share() * 100));
-      tail = fmt::format("| {}/{} [{}<{}, {}]", done, total, duration(elapsed), duration(left()), rate_text(rate()));
+      tail = fmt::format("| {}/{}", done, total);
     } else {
-      tail = fmt::format("{} [{}, {}]", done, duration(elapsed), rate_text(rate()));
+      tail = fmt::format("{}", done);
     }
-    tail += values_text();
+    if (rate() > 0 || finished) tail += ", " + timing_text(options.clock());
     int width = options.width.value_or(terminal_width()) - 1;  // the last column may wrap
+    auto room = [&] { return width - static_cast<int>(columns_of(head) + columns_of(tail)); };
+    // Values that would not fit beside the shortest bar are left out.
+    for (const auto& value : values)
+      if (std::string text = value_text(value);
+          static_cast<int>(columns_of(text)) + (total > 0 ? kShortest : 0) <= room())
+        tail += text;
+      else
+        break;
     std::string bar;
-    if (total > 0) {
-      int room = width - static_cast<int>(columns_of(head) + columns_of(tail));
-      bar = bar_text(share(), std::clamp(room, 5, 40), unicode);
-    }
+    if (total > 0) bar = bar_text(share(), std::clamp(room(), kShortest, kLongest), unicode);
     std::string_view fits =
         cut(tail, static_cast<size_t>(std::max(0, width - static_cast<int>(columns_of(head) + columns_of(bar)))));
     const char *on = color && !bar.empty() ? "\x1b[32m" : "", *off = *on ? "\x1b[0m" : "";
@@ -158,12 +183,12 @@ struct Progress::Impl {
   void log_line(double now) {
     std::string text = options.label.empty() ? "" : options.label + ": ";
     if (total > 0)
-      text += fmt::format("{}/{} ({:.0f}%), {}, {}", done, total, std::floor(share() * 100), rate_text(rate()),
-                          done >= total ? "in " + duration(now - begun) : duration(left()) + " left");
+      text += fmt::format("{}/{} ({:.0f}%), ", done, total, std::floor(share() * 100));
     else
-      text += fmt::format("{}, {}, in {}", done, rate_text(rate()), duration(now - begun));
-    std::string shown = values_text();
-    options.write(text + (shown.empty() ? "" : "," + shown) + "\n");
+      text += fmt::format("{}, ", done);
+    text += timing_text(now);
+    for (const auto& value : values) text += value_text(value);
+    options.write(text + "\n");
   }
 
   void print(std::string_view text) {

@@ -4,11 +4,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "comm/group/rank.h"
 #include "comm/group/record.h"
+#include "comm/transport/transport.h"
 #include "io/json.h"
 #include "tests/comm/ways.h"
 #include "tests/support/expect_ops.h"
@@ -59,6 +62,71 @@ TEST(FlightRecord, KeepsTheNewestAndForgetsTheOldest) {
   EXPECT_EQ(record.last()->group, 2u);
   EXPECT_FALSE(record.find(entries[0]));
   EXPECT_EQ(record.find(entries[5])->sequence, 15u);
+}
+
+TEST(FlightRecord, SaysSinceWhenTheRankWaits) {
+  comm::FlightRecord record(4);
+  comm::Call call{.kind = comm::Kind::all_reduce};
+  uint64_t next = 0;
+  uint64_t blocking = record.begin(1, next, call, true), open = record.begin(1, next, call);
+  auto all = record.all();  // times of one call can be compared exactly
+  EXPECT_EQ(all[blocking].wait_begin, all[blocking].begin);
+  EXPECT_FALSE(all[open].wait_begin);
+  record.begin_wait(open);
+  all = record.all();
+  auto since = all[open].wait_begin;
+  ASSERT_TRUE(since);
+  EXPECT_GE(*since, all[open].begin);
+  std::this_thread::sleep_for(5ms);
+  record.begin_wait(open);  // the first counts
+  EXPECT_LT(*record.find(open)->wait_begin - *since, 1ms);
+  record.cancel_wait(open);
+  EXPECT_FALSE(record.find(open)->wait_begin);
+  record.end(open);
+  record.begin_wait(open);  // too late
+  EXPECT_FALSE(record.find(open)->wait_begin);
+}
+
+// A call that was done before the rank came to wait for it does not say that it waited.
+TEST_P(Records, SaySinceWhenARankWaited) {
+  spawn(2, [] {
+    Tensor x = ones({4});
+    Work early = all_reduce_async(x);
+    barrier();  // which is carried out after it
+    early.wait();
+    const auto calls = Trace::merge({flight_record()}).ranks()[0].calls;
+    ASSERT_EQ(calls.size(), 2u);
+    EXPECT_FALSE(calls[0].wait_begin);
+    EXPECT_EQ(calls[1].wait_begin, calls[1].begin);
+    barrier();
+  });
+}
+
+// Rank 1 calls what rank 0 has called when it sees in the record of rank 0 that it waits.
+TEST(FlightRecord, SaysThatTheRankWaitsNow) {
+  std::atomic<comm::RankState*> state{nullptr};
+  auto waits = [&] {
+    auto last = state ? state.load()->record.last() : std::nullopt;
+    return last && last->wait_begin.has_value();
+  };
+  spawn_ranks(2, [&] {
+    Tensor x = ones({4});
+    if (rank() == 1) {
+      while (!waits()) std::this_thread::yield();
+      all_reduce(x);
+      return barrier();
+    }
+    state = world().handle()->state.get();
+    Work work = all_reduce_async(x);
+    EXPECT_FALSE(waits());
+    work.wait();
+    EXPECT_TRUE(waits());  // and since when is known afterwards
+    Work never = recv_async(x, 1);
+    EXPECT_FALSE(never.wait_for(1ms));
+    EXPECT_FALSE(waits());  // it has given up
+    EXPECT_TRUE(never.cancel());
+    barrier();
+  });
 }
 
 TEST_P(Records, SayWhatWasCalledInOrder) {

@@ -394,6 +394,23 @@ TEST(Run, AKilledRankEndsTheWorldAndLeavesATrace) {
   EXPECT_THAT(contents(folder / "trace/trace.json"), HasSubstr("\"traceEvents\""));
 }
 
+TEST(Trace, DrawsAPicture) {
+  Folder folder;
+  Program p(tutti_run({"-n", "2", "--trace", folder / "trace"}, bench({"-e", "64K", "-i", "5"})));
+  ASSERT_EQ(p.wait(), 0) << p.err();
+  Program trace({TUTTI_TOOL, "trace", "--picture", folder / "a.svg", folder / "trace"});
+  EXPECT_EQ(trace.wait(), 0) << trace.err();
+  EXPECT_THAT(trace.out(), HasSubstr("the picture is in " + (folder / "a.svg")));
+  EXPECT_THAT(contents(folder / "a.svg"),
+              AllOf(HasSubstr(">rank 0<"), HasSubstr(">rank 1<"), HasSubstr(">all_reduce in flight<")));
+  Program end({TUTTI_TOOL, "trace", "-p", folder / "b.svg", "--last", "0.25", folder / "trace"});
+  EXPECT_EQ(end.wait(), 0) << end.err();
+  EXPECT_THAT(contents(folder / "b.svg"), HasSubstr("in the last 0.25 ms<"));
+  Program wrong({TUTTI_TOOL, "trace", "--picture", folder / "a.png", folder / "trace"});
+  EXPECT_EQ(wrong.wait(), 2);
+  EXPECT_THAT(wrong.err(), HasSubstr("--picture takes a file that ends in .svg"));
+}
+
 TEST(Run, TheTraceOfAKilledRunSaysWhatTheSurvivorDid) {
   Folder folder;
   Program p(

@@ -146,7 +146,7 @@ void RankGroup::run(Call&& call, std::chrono::milliseconds timeout) {
   check_may_wait(name(call.kind));
   state->throw_unobserved();
   if (state->faults.active() && !meet_faults(call)) return;
-  uint64_t entry = state->record.begin(id_, next_, call);
+  uint64_t entry = state->record.begin(id_, next_, call, true);
   carry_out(entry, [&] { group->run(rank, std::move(call), timeout); });
   state->record.end(entry);
 }

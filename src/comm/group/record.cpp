@@ -42,7 +42,7 @@ FlightRecord::FlightRecord(size_t entries)
     : mask_(std::bit_ceil(entries ? entries : entries_wanted()) - 1),
       entries_(std::make_unique_for_overwrite<Entry[]>(mask_ + 1)) {}
 
-uint64_t FlightRecord::add(uint64_t group, uint64_t* next, int peer, int64_t tag, const Call& call) {
+uint64_t FlightRecord::add(uint64_t group, uint64_t* next, int peer, int64_t tag, const Call& call, bool blocking) {
   int64_t count = 0;
   for (const Piece& p : call.in.empty() ? call.out : call.in) count += p.count;
   size_t dims = std::min(call.shape.size(), kDims);
@@ -52,6 +52,7 @@ uint64_t FlightRecord::add(uint64_t group, uint64_t* next, int peer, int64_t tag
   e.group = group;
   e.sequence = next ? (*next)++ : 0;
   e.begin = now;
+  e.wait_begin = blocking ? now : 0;
   e.bytes = count * static_cast<int64_t>(size_of(call.dtype));
   e.tag = tag;
   e.file = call.place.file_name();
@@ -69,11 +70,26 @@ uint64_t FlightRecord::add(uint64_t group, uint64_t* next, int peer, int64_t tag
   return count_++;
 }
 
-uint64_t FlightRecord::begin(uint64_t group, uint64_t& next, const Call& call) {
-  return add(group, &next, -1, 0, call);
+uint64_t FlightRecord::begin(uint64_t group, uint64_t& next, const Call& call, bool blocking) {
+  return add(group, &next, -1, 0, call, blocking);
 }
 uint64_t FlightRecord::begin_message(uint64_t group, int peer, int64_t tag, const Call& call) {
-  return add(group, nullptr, peer, tag, call);
+  return add(group, nullptr, peer, tag, call, false);
+}
+
+void FlightRecord::begin_wait(uint64_t entry) {
+  int64_t now = ticks_now();
+  std::lock_guard guard(lock_);
+  if (entry + mask_ + 1 < count_) return;  // forgotten meanwhile
+  Entry& e = entries_[entry & mask_];
+  if (e.status == CallStatus::waiting && e.wait_begin == 0) e.wait_begin = now;
+}
+
+void FlightRecord::cancel_wait(uint64_t entry) {
+  std::lock_guard guard(lock_);
+  if (entry + mask_ + 1 < count_) return;
+  Entry& e = entries_[entry & mask_];
+  if (e.status == CallStatus::waiting) e.wait_begin = 0;
 }
 
 void FlightRecord::end(uint64_t entry, CallStatus status) {
@@ -96,6 +112,7 @@ Recorded FlightRecord::read(uint64_t index, const TickScale& scale) const {
           .tag = e.tag,
           .begin = scale.time(e.begin),
           .end = e.status == CallStatus::waiting ? std::chrono::steady_clock::time_point() : scale.time(e.end),
+          .wait_begin = e.wait_begin == 0 ? std::nullopt : std::optional(scale.time(e.wait_begin)),
           .status = e.status};
 }
 

@@ -34,6 +34,7 @@ Json call_to_json(const comm::Recorded& r) {
                 {"begin", nanoseconds(r.begin)},
                 {"end", r.ended() ? Json(nanoseconds(r.end)) : Json()},
                 {"bytes", r.bytes}};
+  if (r.wait_begin) map.emplace_back("wait_begin", nanoseconds(*r.wait_begin));
   if (r.is_message()) {
     map.emplace_back("peer", int64_t{r.peer});
     map.emplace_back("tag", r.tag);
@@ -52,9 +53,13 @@ T field(const Json& json, const char* key) {
   return *value;
 }
 template <class T>
-T field_or(const Json& json, const char* key, T otherwise) {
+std::optional<T> field_or(const Json& json, const char* key) {
   const Json* found = json.find(key);
-  return found && found->as<T>() ? *found->as<T>() : otherwise;
+  return found && found->as<T>() ? std::optional<T>(*found->as<T>()) : std::nullopt;
+}
+template <class T>
+T field_or(const Json& json, const char* key, T otherwise) {
+  return field_or<T>(json, key).value_or(std::move(otherwise));
 }
 
 Trace::Rank rank_from_json(const std::string& text, const std::string& name) {
@@ -75,6 +80,7 @@ Trace::Rank rank_from_json(const std::string& text, const std::string& name) {
                           .number = field_or<int64_t>(call, "number", -1),
                           .begin = field<int64_t>(call, "begin"),
                           .end = field_or<int64_t>(call, "end", rank.now),
+                          .wait_begin = field_or<int64_t>(call, "wait_begin"),
                           .bytes = field<int64_t>(call, "bytes"),
                           .peer = field_or<int64_t>(call, "peer", -1),
                           .tag = field_or<int64_t>(call, "tag", 0)});
@@ -186,6 +192,7 @@ void Trace::align() {
     rank.now -= offset;
     for (Call& c : rank.calls) {
       c.begin -= offset;
+      if (c.wait_begin) *c.wait_begin -= offset;
       c.end -= offset;
     }
   }
@@ -293,6 +300,7 @@ std::string Trace::json() const {
         args.emplace_back("peer", c.peer);
         args.emplace_back("tag", c.tag);
       }
+      if (c.wait_begin) args.emplace_back("waited_us", microseconds(c.end - *c.wait_begin));
       events.push_back(Json::Map{{"ph", std::string("X")},
                                  {"name", c.name},
                                  {"cat", std::string(c.number < 0 ? "message" : "collective")},
@@ -310,8 +318,8 @@ std::string Trace::json() const {
   return io::to_json(Json::Map{{"traceEvents", std::move(events)}, {"displayTimeUnit", std::string("ms")}});
 }
 
-void Trace::save(const std::string& path) const {
-  std::string text = json();
+void Trace::save(const std::string& path, const TracePicture& picture) const {
+  std::string text = path.ends_with(".svg") ? svg(picture) : json();
   io::write_atomically(path, [&](io::Output& out) { out.write(text); });
 }
 

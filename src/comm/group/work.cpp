@@ -116,10 +116,23 @@ void rethrow(comm::WorkState& work) {
   comm::rethrow_copy(error);
 }
 
-struct CountedWaiter {
-  explicit CountedWaiter(comm::WorkState& work) : work(work) { ++work.waiters; }
-  ~CountedWaiter() { --work.waiters; }
-  comm::WorkState& work;
+// A thread of the rank waits for the work: the rank's flight record says since when.
+class CountedWaiter {
+ public:
+  explicit CountedWaiter(comm::WorkState& work) : work_(work) {
+    ++work_.waiters;
+    if (recorded()) work_.owner->record.begin_wait(work_.record);
+  }
+  ~CountedWaiter() {
+    // Of a work that has been completed, the record has the end.
+    if (--work_.waiters == 0 && !work_.done() && recorded()) work_.owner->record.cancel_wait(work_.record);
+  }
+  CountedWaiter(const CountedWaiter&) = delete;
+  CountedWaiter& operator=(const CountedWaiter&) = delete;
+
+ private:
+  bool recorded() const { return work_.owner && work_.record != comm::WorkState::kNoRecord; }
+  comm::WorkState& work_;
 };
 
 }  // namespace
