@@ -41,7 +41,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 void Options::add(const std::string& names, const std::string& what, const std::string& about,
                   std::function<void(const std::string&)> set) {
-  Option option{{}, what, about, std::move(set)};
+  Option option{{}, what, about, std::move(set), advanced_};
   for (size_t at = 0; at < names.size();) {
     size_t end = std::min(names.find(", ", at), names.size());
     option.names.push_back(names.substr(at, end - at));
@@ -93,14 +93,21 @@ void Options::list(const std::string& names, const std::string& what, const std:
   add(names, what, about, [&value](const std::string& text) { value.push_back(text); });
 }
 
-void Options::help() const {
+void Options::help(bool all) const {
   std::string text = fmt::format("usage: {}\n\n{}\n\n", usage_, about_);
   size_t width = 0;
   auto head = [](const Option& o) {
     return fmt::format("  {}{}{}", fmt::join(o.names, ", "), o.what.empty() ? "" : " ", o.what);
   };
-  for (const Option& o : options_) width = std::max(width, head(o).size());
-  for (const Option& o : options_) text += fmt::format("{:<{}}  {}\n", head(o), width, o.about);
+  for (const auto& [command, about] : examples_) width = std::max(width, command.size() + 2);
+  for (const auto& [command, about] : examples_) text += fmt::format("  {:<{}}  {}\n", command, width - 2, about);
+  if (!examples_.empty()) text += '\n';
+  width = 0;
+  for (const Option& o : options_)
+    if (all || !o.advanced) width = std::max(width, head(o).size());
+  for (const Option& o : options_)
+    if (all || !o.advanced) text += fmt::format("{:<{}}  {}\n", head(o), width, o.about);
+  if (advanced_ && !all) text += fmt::format("{:<{}}  {}\n", "  --help-all", width, "lists the other options too");
   std::cout << text << std::flush;
   std::exit(0);
 }
@@ -122,7 +129,7 @@ std::vector<std::string> Options::parse(const std::vector<std::string>& words, b
       rest.push_back(word);
       continue;
     }
-    if (word == "--help" || word == "-h") help();
+    if (word == "--help" || word == "--help-all" || word == "-h") help(word == "--help-all");
     size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
     bool has_value = equals != std::string::npos;
     if (has_value) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tutti::tool {
@@ -32,6 +33,10 @@ class Options {
   /// May be repeated.
   void list(const std::string& names, const std::string& what, const std::string& about,
             std::vector<std::string>& value);
+  /// Options that are added after this are rarely used: --help leaves them out, --help-all has them.
+  void advanced() { advanced_ = true; }
+  /// A command that --help shows, and what it does.
+  void example(const std::string& command, const std::string& about) { examples_.emplace_back(command, about); }
   /// Sets the variables; returns the words from the first on that is no option (a "--" before it is dropped). --help
   /// prints what there is, and ends the program.
   std::vector<std::string> parse(const std::vector<std::string>& words) const;
@@ -44,12 +49,15 @@ class Options {
     std::string what;  // "" for a flag
     std::string about;
     std::function<void(const std::string& value)> set;
+    bool advanced;
   };
   void add(const std::string& names, const std::string& what, const std::string& about,
            std::function<void(const std::string&)> set);
   std::vector<std::string> parse(const std::vector<std::string>& words, bool all) const;
-  [[noreturn]] void help() const;
+  [[noreturn]] void help(bool all) const;
   std::string usage_, about_;
+  bool advanced_ = false;
+  std::vector<std::pair<std::string, std::string>> examples_;
   std::vector<Option> options_;
 };
 
