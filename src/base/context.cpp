@@ -1,5 +1,6 @@
 #include "tutti/context.h"
 
+#include <cstdio>
 #include <utility>
 
 #include "base/check.h"
@@ -16,6 +17,15 @@ Context first_context() {
     c.world_size = me->size;
   }
   return c;
+}
+
+// A launcher reads the output of ranks through a pipe, for which the C library keeps lines back until a few KB have
+// come together: they would come late, and the last ones of a rank that is killed, or calls _exit, never. So the stdout
+// of a rank (into which std::cout writes too) is line-buffered, as on a terminal. A terminal of its own for each rank
+// would cover programs without Tutti as well, but they would color and redraw what goes into a log. This runs before
+// main(), which may choose otherwise; every program that uses the library links this object file.
+[[gnu::constructor(101)]] void buffer_lines_of_a_rank() {
+  if (launched()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
 }
 }  // namespace
 

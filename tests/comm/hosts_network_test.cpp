@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 #define NEED_NETWORK(network)                                                                                 \
   if (!comm::has_ucx() || !comm::has_gloo()) GTEST_SKIP() << "this build has not both engines, UCX and Gloo"; \
-  if (!(network).made()) GTEST_SKIP() << Network::kNotMade
+  if (!(network).made()) GTEST_SKIP() << Network::why_not_made()
 
 /// Ranks on these hosts of a network; what they assert fails the test.
 class Job {

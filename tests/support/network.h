@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -31,7 +32,15 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   bool made() const { return made_; }
-  static constexpr const char* kNotMade = "network namespaces cannot be made here: that needs root and the command ip";
+  /// What is in the way, and what to do about it.
+  static std::string why_not_made() {
+    std::string text = "network namespaces cannot be made here: ";
+    char buffer[256];
+    FILE* script = ::popen("scripts/network-namespaces", "r");
+    while (script && std::fgets(buffer, sizeof buffer, script)) text += buffer;
+    if (script) ::pclose(script);
+    return text;
+  }
   std::string host(int h) const { return hub() + "-" + std::to_string(h); }
   static std::string address(int h) { return "10.213.0." + std::to_string(h + 1); }
   /// Its cable: from then on nothing reaches it.

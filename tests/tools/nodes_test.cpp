@@ -172,6 +172,39 @@ TEST_F(Nodes, ThatHaveTheSameNumber) {
   }
 }
 
+// As torchrun is used: the same command on each.
+TEST_F(Nodes, WithoutNumbersGetThemAsTheyCome) {
+  Folder end;
+  auto begin = [&](const std::string& job = "one") {
+    Words words{"--nnodes=2",       "--nproc_per_node=1", "--rdzv_endpoint", "127.0.0.1:" + std::to_string(port),
+                "--rdzv_id=" + job, "--rdzv_backend=c10d"};
+    return std::make_unique<Program>(
+        tutti_run(words, shell("echo $RANK $NODE_RANK; touch " + end.path() + "/$RANK; while [ ! -e " + end.path() +
+                               "/now ]; do sleep 0.05; done")),
+        std::vector<std::pair<std::string, std::string>>{{"TUTTI_SECRET", "shared"}});
+  };
+  auto one = begin(), other = begin();
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(end / "0") && std::filesystem::exists(end / "1"); }));
+  auto late = begin();
+  EXPECT_EQ(late->wait(), 1);
+  EXPECT_THAT(late->err(), HasSubstr("all 2 nodes of the job at 127.0.0.1:" + std::to_string(port) + " have come"));
+  std::ofstream(end / "now") << "now";
+  EXPECT_EQ(one->wait() + other->wait(), 0) << one->err() << other->err();
+  EXPECT_EQ(lines(one->out() + other->out()), (std::set<std::string>{"[0] 0 0", "[1] 1 1"}));
+  auto a = begin("a"), b = begin("b");
+  EXPECT_EQ(a->wait() + b->wait(), 2);
+  EXPECT_THAT(a->err() + b->err(),
+              AllOf(HasSubstr("nodes disagree: "), HasSubstr("--rdzv-id a"), HasSubstr("--rdzv-id b")));
+}
+
+TEST_F(Nodes, AreInterruptedWhileTheyWait) {
+  auto node = start(0, 2, {"-n", "1"}, {"true"});
+  await_connection(*node);
+  node->signal(SIGINT);
+  EXPECT_EQ(node->wait(), 128 + SIGINT);
+  EXPECT_EQ(node->err(), "tutti: interrupted by SIGINT\n");
+}
+
 // They would wait for one that does not start again.
 TEST_F(Nodes, WithDifferentOptionsDisagree) {
   std::unique_ptr<Program> nodes[2];
@@ -217,6 +250,7 @@ TEST_P(Engine, StartsOnOneHost) {
   Program p(tutti_run({"-n", "3", "--env", std::string("TUTTI_TRANSPORT=") + GetParam()}, bench()));
   EXPECT_EQ(p.wait(), 0) << p.err();
   EXPECT_THAT(p.out(), HasSubstr(std::string("# all_reduce f32 sum, 3 ranks by ") + GetParam()));
+  EXPECT_THAT(p.err(), Not(HasSubstr("joined the world")));
 }
 
 TEST_P(Engine, StartsOnTwo) {
@@ -225,7 +259,10 @@ TEST_P(Engine, StartsOnTwo) {
   std::unique_ptr<Program> nodes[2];
   for (int k : {0, 1})
     nodes[k] = start(k, 2, {"-n", "2", "--env", "TUTTI_TRANSPORT=" + transport}, bench(), k ? "one" : "other");
-  for (int k : {0, 1}) EXPECT_EQ(nodes[k]->wait(), 0) << nodes[k]->err();
+  for (int k : {0, 1}) {
+    EXPECT_EQ(nodes[k]->wait(), 0) << nodes[k]->err();
+    EXPECT_THAT(nodes[k]->err(), Not(HasSubstr("joined the world")));
+  }
   EXPECT_THAT(nodes[0]->out(), HasSubstr("# all_reduce f32 sum, 4 ranks by " + transport));
 }
 
@@ -273,7 +310,7 @@ TEST_P(Engine, StartsAgainOnTwoFromTheLastCheckpoint) {
 TEST_F(Nodes, TrainOverANetworkAsOnOneHost) {
   if (!comm::has_engine("ucx")) GTEST_SKIP() << "this build has no ucx";
   Network network(2);
-  if (!network.made()) GTEST_SKIP() << Network::kNotMade;
+  if (!network.made()) GTEST_SKIP() << Network::why_not_made();
   auto start_there = [&](int node, const Words& command) {
     Words words = words_of(node, 2, Network::address(0), {"-n", "2", "--plain"}, command);
     words.insert(words.begin(), {"ip", "netns", "exec", network.host(node)});

@@ -21,6 +21,8 @@ using testing::Not;
 using testing::StartsWith;
 using namespace test;  // NOLINT
 
+const char* const kNoneJoined = "ranks joined the world";
+
 TEST(Run, TellsRanksWhoTheyAre) {
   Program p(tutti_run({"-n3", "--env", "MINE=a=b"},
                       shell("echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK $TUTTI_EPOCH "
@@ -29,7 +31,6 @@ TEST(Run, TellsRanksWhoTheyAre) {
   EXPECT_EQ(p.wait(), 0) << p.err();
   EXPECT_EQ(lines(p.out()),
             (std::set<std::string>{"[0] 0 3 0 3 0 0 0 0 a=b", "[1] 1 3 1 3 0 0 0 0 a=b", "[2] 2 3 2 3 0 0 0 0 a=b"}));
-  EXPECT_EQ(p.err(), "");
 }
 
 TEST(Run, LinesStayWholeAndKeepTheirStream) {
@@ -38,7 +39,7 @@ TEST(Run, LinesStayWholeAndKeepTheirStream) {
   EXPECT_EQ(p.wait(), 0);
   auto out = lines(p.out()), err = lines(p.err());
   EXPECT_EQ(out.size(), 4 * 201u);
-  EXPECT_EQ(err.size(), 4 * 200u);
+  EXPECT_EQ(std::count_if(err.begin(), err.end(), [](auto& line) { return !line.starts_with("tutti: "); }), 4 * 200);
   for (std::string r : {"0", "1", "2", "3"}) {
     EXPECT_TRUE(out.contains("[" + r + "] out-" + r + "-200"));
     EXPECT_TRUE(out.contains("[" + r + "] unfinished"));
@@ -53,7 +54,8 @@ TEST(Run, WritesFiles) {
   Folder folder;
   Program p(tutti_run({"-n", "2", "--quiet", "--log", folder / "logs"}, shell("echo out $RANK; echo err $RANK >&2")));
   EXPECT_EQ(p.wait(), 0);
-  EXPECT_EQ(p.out() + p.err(), "");
+  EXPECT_EQ(p.out(), "");
+  EXPECT_THAT(p.err(), Not(HasSubstr("err")));
   EXPECT_EQ(contents(folder / "logs/rank-1.out"), "out 1\n");
   EXPECT_EQ(contents(folder / "logs/rank-0.err"), "err 0\n");
   Program again(tutti_run({"-n", "2", "--quiet", "--log", folder / "logs"}, shell("echo again")));
@@ -103,7 +105,8 @@ TEST(Run, WhatFollowsFromAFailureIsNotTheFirst) {
                        "/seen ]; do sleep 0.01; done; sleep 0.5; exit 5";
   Program p(tutti_run({"-n", "2", "--grace", "60"}, shell(script)));
   EXPECT_EQ(p.wait(), 5);
-  EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: rank 1 failed: exit code 5"), Not(HasSubstr("exit code 3"))));
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: rank 1 failed: exit code 5"), Not(HasSubstr("failed: exit code 3")),
+                             HasSubstr("tutti:   rank 0  exit code 3, since another rank failed\n")));
   Program alone(tutti_run({"-n", "1"}, shell("echo rank 7 failed: it says; exit 3")));
   EXPECT_EQ(alone.wait(), 3);  // if nobody else does, it is
   EXPECT_THAT(alone.err(), HasSubstr("tutti: rank 0 failed: exit code 3"));
@@ -124,9 +127,48 @@ TEST(Run, TheFirstFailureIsTheOneReported) {
 }
 
 TEST(Run, WhatCannotBeStartedIsSaidOnce) {
-  Program p(tutti_run({"-n", "2", "--max-restarts", "5"}, {"/no/such/program"}));
-  EXPECT_EQ(p.wait(), 127);
-  EXPECT_EQ(p.err(), "tutti: rank 0 failed: it cannot be started: /no/such/program: No such file or directory\n");
+  Folder folder;
+  auto make = [&](const std::string& name, const std::string& text, bool executable) {
+    std::ofstream(folder / name) << text;
+    if (executable) std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
+    return folder / name;
+  };
+  std::string bare = make("bare", "echo it runs\n", true), plain = make("plain", "#!/bin/sh\n", false),
+              lost = make("lost", "#!/no/such/shell -e\n", true), none = folder / "none";
+  struct Case {
+    std::string program;
+    int code;
+    std::string says;
+  };
+  std::string wrong_format = "nor a script whose first line names its interpreter";
+  std::vector<Case> cases = {
+      {none, 127, none + " cannot be started: there is no such file. Build it"},
+      {plain, 126, plain + " cannot be started: it is not executable. Make it so (chmod +x " + plain + ")"},
+      {folder.path(), 126, "cannot be started: it is a folder"},
+      {bare, 126, wrong_format},
+      {lost, 126, "names the interpreter /no/such/shell, which is not there"},
+      {"bare", 127, "bare cannot be started: no folder of PATH has it. Did you mean ./bare?"},
+      {"plain", 127, "and ./plain is not executable"},
+      {"no-such-program", 127, "no folder of PATH has it. Name a program of PATH"},
+      {"./none", 127, "./none cannot be started: there is no such file in " + folder.path()},
+      {"", 127, "the name of the program is empty"}};
+  for (const Case& c : cases) {
+    Program p({"sh", "-c", "cd " + folder.path() + " && exec \"$0\" \"$@\"", TUTTI_TOOL, "run", "-n", "2",
+               "--max-restarts", "5", c.program});
+    EXPECT_EQ(p.wait(), c.code) << c.program << ": " << p.err();
+    EXPECT_THAT(p.err(), AllOf(testing::StartsWith("tutti: "), HasSubstr(c.says)));
+    std::string err = p.err();
+    EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+  }
+}
+
+TEST(Run, ProgramsAreFoundWhereRanksLookForThem) {
+  Folder folder;
+  std::ofstream(folder / "program") << "#!/bin/sh\necho found\n";
+  std::filesystem::permissions(folder / "program", std::filesystem::perms::owner_all);
+  Program p(tutti_run({"-n", "1", "--plain", "--env", "PATH=/nowhere:" + folder.path()}, {"program"}));
+  EXPECT_EQ(p.wait(), 0) << p.err();
+  EXPECT_EQ(p.out(), "found\n");
 }
 
 TEST(Run, WrongWordsAreSaid) {
@@ -171,6 +213,17 @@ TEST(Run, HelpAndVersion) {
   EXPECT_THAT(prints({TUTTI_TOOL, "--version"}), MatchesRegex("tutti [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 
+TEST(Run, HelpFitsAScreen) {
+  Program help({TUTTI_TOOL, "run", "--help"}), all({TUTTI_TOOL, "run", "--help-all"});
+  EXPECT_EQ(help.wait() + all.wait(), 0);
+  std::string text = help.out();
+  EXPECT_THAT(text, AllOf(HasSubstr("--max-restarts N"), HasSubstr("tutti run -n 4 ./train"), HasSubstr("--help-all")));
+  EXPECT_THAT(text, Not(HasSubstr("--node-timeout")));
+  EXPECT_THAT(all.out(), HasSubstr("--node-timeout SECONDS"));
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24) << text;
+  for (const std::string& line : lines(text + all.out())) EXPECT_LE(line.size(), 80u) << line;
+}
+
 // ---- Ends
 
 TEST(Run, SignalsArePassedOn) {
@@ -184,6 +237,7 @@ TEST(Run, SignalsArePassedOn) {
   EXPECT_TRUE(eventually([&] { return lines(p.out()).size() == 2; }));
   p.signal(SIGTERM);
   EXPECT_EQ(p.wait(), 0);  // they ended well
+  EXPECT_THAT(p.err(), HasSubstr("tutti: interrupted by SIGTERM, passed on to all ranks; a second one kills them\n"));
   EXPECT_EQ(lines(p.out()), (std::set<std::string>{"[0] usr", "[1] usr", "[0] term", "[1] term"}));
 }
 
@@ -222,7 +276,8 @@ TEST(Run, WhoDoesNotListenIsKilled) {
   p.signal(SIGINT);
   EXPECT_EQ(p.wait(), 128 + SIGINT);
   for (pid_t pid : children) EXPECT_FALSE(is_alive(pid));
-  EXPECT_THAT(p.err(), Not(HasSubstr("starts all ranks again")));
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: interrupted by SIGINT"), Not(HasSubstr("starts all ranks again")),
+                             HasSubstr("tutti: ranks 0, 1 did not end by SIGINT: tutti run killed them\n")));
 }
 
 TEST(Run, ASignalAfterAFailureDoesNotChangeWhatFailed) {
@@ -232,8 +287,41 @@ TEST(Run, ASignalAfterAFailureDoesNotChangeWhatFailed) {
   pids(ready.path(), 1);
   ASSERT_TRUE(eventually([&] { return p.err().find("rank 0 failed: exit code 4") != std::string::npos; }));
   p.signal(SIGINT);
+  ASSERT_TRUE(eventually([&] { return p.err().find("interrupted by SIGINT") != std::string::npos; }));
   p.signal(SIGTERM);  // who asks twice means it
   EXPECT_EQ(p.wait(), 4);
+  EXPECT_THAT(p.err(), HasSubstr("tutti: SIGTERM again: kills all ranks\n"));
+}
+
+TEST(Run, TheEndSaysHowEachRankEndedAndWhereItsOutputIs) {
+  Folder folder, ready;
+  std::string script =
+      "case $RANK in 4) exit 0;; 5) trap '' TERM;; 6) trap 'exit 2' TERM;; esac; cd " + ready.path() +
+      "; touch $RANK; if [ $RANK = 1 ]; then while [ $(ls | wc -l) != 7 ]; do sleep 0.05; done; exit 3; fi; "
+      "while true; do sleep 0.05; done";
+  Program p(tutti_run({"-n", "8", "--grace", "1.5", "--log", folder / "logs"}, shell(script)));
+  EXPECT_EQ(p.wait(), 3);
+  EXPECT_THAT(p.err(), testing::EndsWith("tutti: how the ranks ended:\n"
+                                         "tutti:   rank 1            exit code 3\n"
+                                         "tutti:   ranks 0, 2, 3, 7  ended by tutti run (SIGTERM)\n"
+                                         "tutti:   rank 4            exit code 0\n"
+                                         "tutti:   rank 5            ended by tutti run (SIGKILL)\n"
+                                         "tutti:   rank 6            exit code 2 after SIGTERM by tutti run\n"
+                                         "tutti: the output of rank 1 is in " +
+                                         (folder / "logs") + "/rank-1.out and .err (others beside it)\n"));
+  // Paths as they can be typed here; many ranks in few words.
+  Program many({"sh", "-c", "cd " + folder.path() + " && exec \"$0\" \"$@\"", TUTTI_TOOL, "run", "-n", "32", "--log",
+                "logs", "--grace", "1.5", "sh", "-c", "[ $RANK = 7 ] && kill -9 $$; exec sleep 1000"});
+  EXPECT_EQ(many.wait(), 128 + SIGKILL);
+  EXPECT_THAT(many.err(), HasSubstr("tutti:   rank 7           killed by signal 9 (Killed)\n"
+                                    "tutti:   ranks 0-6, 8-31  ended by tutti run (SIGTERM)\n"
+                                    "tutti: the output of rank 7 is in logs/rank-7.out and .err (others beside it)\n"));
+}
+
+TEST(Run, NothingIsSaidOfRanksThatEndedWell) {
+  Program p(tutti_run({"-n", "1"}, {"true"}));
+  EXPECT_EQ(p.wait(), 0);
+  EXPECT_EQ(p.out() + p.err(), "");
 }
 
 TEST(Run, NohupIsRespected) {
@@ -377,6 +465,33 @@ TEST(Run, RanksFindTheirWorld) {
   Program p(tutti_run({"-n", "3"}, bench({"-e", "64K", "-f", "64", "-i", "5"})));
   EXPECT_EQ(p.wait(), 0) << p.err();
   EXPECT_THAT(p.out(), AllOf(HasSubstr("[0] # all_reduce f32 sum, 3 ranks by shm"), Not(HasSubstr("[1]"))));
+  EXPECT_EQ(p.err(), "");
+}
+
+TEST(Run, RanksThatNeverMeetAreCopiesAndItSaysSo) {
+  Program copies(tutti_run({"-n", "3"}, {TUTTI_RANK_PROGRAM, "nothing"}));
+  EXPECT_EQ(copies.wait(), 0);
+  EXPECT_EQ(copies.err(), "tutti: none of the 3 ranks joined the world, so 3 copies of " TUTTI_RANK_PROGRAM
+                          " ran on their own\n"
+                          "tutti: a rank joins by its first call of world(), rank(), launch() or a collective\n");
+  EXPECT_EQ(copies.out(), "");
+  // In each of these they do meet, the last time without Tutti.
+  for (std::string how : {"rank", "launch", "socket"}) {
+    Program p(tutti_run({"-n", "2"}, {TUTTI_RANK_PROGRAM, how}));
+    EXPECT_EQ(p.wait(), 0) << how << ": " << p.err();
+    EXPECT_EQ(p.err(), "") << how;
+  }
+  // By a shell that keeps no descriptors for what it starts.
+  Program closed(tutti_run({"-n", "2"}, shell("exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; " TUTTI_RANK_PROGRAM " rank")));
+  EXPECT_EQ(closed.wait(), 0);
+  EXPECT_EQ(closed.err(), "");
+  Program alone(tutti_run({"-n", "1"}, {TUTTI_RANK_PROGRAM, "nothing"}));
+  EXPECT_EQ(alone.wait(), 0);
+  EXPECT_EQ(alone.err(), "");
+  // A failure is all that there is to say.
+  Program failed(tutti_run({"-n", "2"}, {"false"}));
+  EXPECT_EQ(failed.wait(), 1);
+  EXPECT_THAT(failed.err(), Not(HasSubstr(kNoneJoined)));
 }
 
 TEST(Run, AKilledRankEndsTheWorldAndLeavesATrace) {
@@ -450,7 +565,7 @@ TEST(Run, WorldsMeetAgainInEveryEpoch) {
                       shell("[ $TUTTI_EPOCH = 2 ] || export TUTTI_FAULTS='kill rank=1 call=20'; exec \"" TUTTI_TOOL
                             "\" bench -i 100 -e 4K")));
   EXPECT_EQ(p.wait(), 0) << p.err();
-  EXPECT_THAT(p.err(), HasSubstr("2 of 3 restarts"));
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("2 of 3 restarts"), Not(HasSubstr(kNoneJoined))));
 }
 
 // ---- Many hosts: here they are all this one, which each reaches by a shell instead of ssh
@@ -524,6 +639,7 @@ TEST_F(Hosts, EndWhileTheyWaitForOthers) {
   }));
   p.signal(SIGTERM);
   EXPECT_EQ(p.wait(), 128 + SIGTERM);
+  EXPECT_THAT(p.err(), HasSubstr("tutti: interrupted by SIGTERM"));
 }
 
 TEST_F(Hosts, EndWhenToldTo) {
@@ -538,6 +654,9 @@ TEST_F(Hosts, EndWhenToldTo) {
   EXPECT_EQ(p.wait(), 0);
   for (pid_t pid : children) EXPECT_FALSE(is_alive(pid));
   EXPECT_TRUE(lines(p.out()).contains("[1] term"));
+  std::string err = p.err(), said = "tutti: interrupted by SIGTERM";  // once, not by each host
+  EXPECT_THAT(err, HasSubstr(said));
+  EXPECT_EQ(err.find(said), err.rfind(said)) << err;
 }
 
 TEST_F(Hosts, DieWithTheOneThatStartedThem) {

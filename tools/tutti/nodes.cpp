@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netdb.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -51,6 +52,20 @@ Nodes::Verdict from_text(const std::string& text) {
   return v;
 }
 
+// Whether a socket can have the address.
+bool is_of_this_host(const std::string& address) {
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (::getaddrinfo(address.c_str(), nullptr, &hints, &list) != 0) return false;
+  bool found = false;
+  for (addrinfo* info = list; info && !found; info = info->ai_next) {
+    Descriptor socket(::socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    found = socket.get() >= 0 && ::bind(socket.get(), info->ai_addr, info->ai_addrlen) == 0;
+  }
+  ::freeaddrinfo(list);
+  return found;
+}
+
 // "process 123 on host a", and a number that no other process has.
 std::string own_identity() {
   char name[256] = {};
@@ -79,31 +94,32 @@ void Nodes::until(Clock::time_point deadline, const std::string& what, const Try
 }
 
 Nodes::Nodes(NodeOptions options, Signals& signals)
-    : options_(std::move(options)), identity_(own_identity()), signals_(signals) {
-  if (options_.nodes == 1) return;
+    : options_(std::move(options)), node_(options_.node), identity_(own_identity()), signals_(signals) {
+  if (options_.nodes == 1) {
+    node_ = std::max(node_, 0);
+    return;
+  }
   TcpStoreOptions store{
       .port = options_.port, .secret = options_.secret, .timeout = kSlice, .grace = options_.node_timeout};
   auto begin_listening = [this] { listener_ = std::jthread([this](const std::stop_token& stop) { listen(stop); }); };
-  if (options_.node == 0) {
-    store.serve = true;
-    store_ = std::make_unique<TcpStore>(store);
+  if (serve(store)) {
     begin_listening();
     return;
   }
   store.host = options_.address;
   store.timeout = 1s;
-  std::string is_lost = fmt::format("node {} is lost: its tutti ", options_.node);
   until(Clock::now() + options_.join_timeout,
         fmt::format("node 0 cannot be reached at {}:{}", options_.address, options_.port), [&] {
           try {
             // What an earlier try has said of this node is not true any more.
-            if (store_) store_->leave_will(of_node("lost", options_.node), "", "", {});
+            if (store_ && node_ > 0) store_->leave_will(of_node("lost", node_), "", "", {});
           } catch (const Error&) {
           }
           try {
             store_ = std::make_unique<TcpStore>(store);
-            claim_place();
-            store_->leave_will(of_node("lost", options_.node), is_lost + "ended before the job did",
+            node_ < 0 ? claim_any_place() : claim_place();
+            std::string is_lost = fmt::format("node {} is lost: its tutti ", node_);
+            store_->leave_will(of_node("lost", node_), is_lost + "ended before the job did",
                                fmt::format("{}said nothing for {:g} s", is_lost, seconds(options_.node_timeout)),
                                options_.node_timeout);
           } catch (const ConnectionError&) {
@@ -115,15 +131,45 @@ Nodes::Nodes(NodeOptions options, Signals& signals)
   begin_listening();
 }
 
+// Whether this is node 0, which serves the table: it was told so, or nobody was told anything, the address is this
+// host's, and no other node of this host serves there.
+bool Nodes::serve(TcpStoreOptions store) {
+  if (node_ > 0 || (node_ < 0 && !is_of_this_host(options_.address))) return false;
+  store.serve = true;
+  store.timeout = 10s;  // until its own server has answered, which on a busy machine may take a while
+  try {
+    store_ = std::make_unique<TcpStore>(store);
+    store_->set_timeout(kSlice);
+  } catch (const ConnectionError&) {
+    if (node_ == 0) throw;
+    return false;
+  }
+  node_ = 0;
+  return true;
+}
+
+// The first number that no other node has.
+void Nodes::claim_any_place() {
+  for (int k = 1; k < options_.nodes; ++k)
+    if (store_->compare_and_set(of_node("here", k), "", identity_) == identity_) {
+      node_ = k;
+      return;
+    }
+  throw std::runtime_error(
+      fmt::format("all {} nodes of the job at {}:{} have come already, and {} wants to be one more: start one command "
+                  "for each node, with the same --nnodes",
+                  options_.nodes, options_.address, options_.port, without_number(identity_)));
+}
+
 // Throws if another command has this node's number. The others hear of it if they still wait for a node: most likely
 // the one with the wrong number.
 void Nodes::claim_place() {
-  std::string there = store_->compare_and_set(of_node("here", options_.node), "", identity_);
+  std::string there = store_->compare_and_set(of_node("here", node_), "", identity_);
   if (there == identity_) return;  // by an earlier try, maybe
-  for (const std::string& key : {std::string(kLost), of_node("lost", options_.node)})
+  for (const std::string& key : {std::string(kLost), of_node("lost", node_)})
     if (auto why = store_->try_get(key)) throw std::runtime_error(*why);
   std::string text = fmt::format("node {} is {}, and {} wants to be it too: --node-rank must be another one for each",
-                                 options_.node, without_number(there), without_number(identity_));
+                                 node_, without_number(there), without_number(identity_));
   Store::Keys all;
   for (int k = 1; k < options_.nodes; ++k) all.push_back(of_node("here", k));
   if (!store_->has(all)) store_->compare_and_set(kLost, "", text);
@@ -136,15 +182,15 @@ Nodes::~Nodes() {
   try {
     if (awaited_ && !lost_) return;  // the others wait for this one, and hear by its will that it does not come
     leave_table();
-    store_->leave_will(of_node("lost", options_.node), "", "", {});
+    store_->leave_will(of_node("lost", node_), "", "", {});
     // Who serves leaves last: who finds no table takes this node for the one that is lost. A node that cannot say that
     // it needs it no more is lost itself by then.
-    if (options_.node == 0) until(Clock::now() + options_.node_timeout + 5s, "", [&] { return needed_by_none(); });
+    if (node_ == 0) until(Clock::now() + options_.node_timeout + 5s, "", [&] { return needed_by_none(); });
   } catch (...) {  // NOLINT: the others have gone in another way
   }
 }
 
-void Nodes::leave_table() { store_->set(of_node("gone", options_.node), "1"); }
+void Nodes::leave_table() { store_->set(of_node("gone", node_), "1"); }
 
 bool Nodes::needed_by_none() {
   for (const std::string& here : store_->list("here/")) {
@@ -157,7 +203,7 @@ bool Nodes::needed_by_none() {
 // Which node is lost, if one is; of several the one that all have heard of. Node 0 tells the others.
 std::optional<std::string> Nodes::ask_for_lost(const Wait& wait) {
   auto known = store_->try_get(kLost, wait);
-  if (known || options_.node != 0) return known;
+  if (known || node_ != 0) return known;
   auto keys = store_->list("lost/", wait);
   if (keys.empty()) return {};
   return store_->compare_and_set(kLost, "", store_->get(keys[0], wait), wait);
@@ -209,17 +255,17 @@ void Nodes::give_up(const std::string& why) {
 
 // Nodes that count restarts differently would wait for one that has ended.
 void Nodes::compare_options() {
-  auto mine = fmt::format("--nnodes {} --max-restarts {} on node ", options_.nodes, options_.max_restarts);
+  auto mine = fmt::format("--nnodes {} --max-restarts {}{} on node ", options_.nodes, options_.max_restarts,
+                          options_.job.empty() ? "" : " --rdzv-id " + options_.job);
   std::string first =
-      store_->compare_and_set("options", "", mine + std::to_string(options_.node), {.timeout = options_.node_timeout});
-  if (!first.starts_with(mine))
-    give_up(fmt::format("nodes disagree: {}, {}{}; give all the same", first, mine, options_.node));
+      store_->compare_and_set("options", "", mine + std::to_string(node_), {.timeout = options_.node_timeout});
+  if (!first.starts_with(mine)) give_up(fmt::format("nodes disagree: {}, {}{}; give all the same", first, mine, node_));
 }
 
 Nodes::Place Nodes::meet(int epoch, int ranks) {
   std::string address = options_.address.empty() ? "127.0.0.1" : options_.address;
   auto [socket, port] = reserve_port();
-  if (options_.node == 0) reserved_ = std::move(socket);
+  if (node_ == 0) reserved_ = std::move(socket);
   if (!store_) return {0, ranks, address, port};
   awaited_ = true;
   {
@@ -240,8 +286,8 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
   };
   try {
     if (epoch == 0) compare_options();
-    if (options_.node == 0) store_->set(key(epoch, "port"), std::to_string(port), wait);
-    store_->set(key(epoch, fmt::format("node/{}", options_.node)), std::to_string(ranks), wait);
+    if (node_ == 0) store_->set(key(epoch, "port"), std::to_string(port), wait);
+    store_->set(key(epoch, fmt::format("node/{}", node_)), std::to_string(ranks), wait);
     until(Clock::now() + options_.join_timeout, "late", [&] {
       if (auto why = lost()) throw std::runtime_error(*why);
       values = store_->multi_get(keys);
@@ -257,7 +303,7 @@ Nodes::Place Nodes::meet(int epoch, int ranks) {
   Place place{0, 0, address, static_cast<uint16_t>(std::stoi(values.back()))};
   for (int k = 0; k < options_.nodes; ++k) {
     int count = std::stoi(values[static_cast<size_t>(k)]);
-    if (k < options_.node) place.first_rank += count;
+    if (k < node_) place.first_rank += count;
     place.world_size += count;
   }
   return place;
@@ -292,7 +338,7 @@ Nodes::Verdict Nodes::end(int epoch, const Verdict& mine) {
     // If all that is known is that something went wrong elsewhere, that is known there.
     if (mine.code && !first_failure(epoch, wait)) fail(epoch, mine, false);
     if (mine.final) store_->set(key(epoch, "final"), "1", wait);
-    store_->set(key(epoch, fmt::format("end/{}", options_.node)), "1", wait);
+    store_->set(key(epoch, fmt::format("end/{}", node_)), "1", wait);
     awaited_ = false;
     std::vector<std::string> keys;
     for (int k = 0; k < options_.nodes; ++k) keys.push_back(key(epoch, fmt::format("end/{}", k)));

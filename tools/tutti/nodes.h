@@ -33,13 +33,15 @@ struct Interrupted {
 };
 
 struct NodeOptions {
-  int nodes = 1, node = 0;  // how many, and which this is
-  std::string address;      // of node 0; "": this host
-  uint16_t port = 29400;    // where node 0 listens for the other nodes
+  int nodes = 1;
+  int node = 0;           // which this is; -1: node 0 if it is the first at `address`, or else a number that none has
+  std::string address;    // of node 0; "": this host
+  uint16_t port = 29400;  // where node 0 listens for the other nodes
   std::string secret;
   std::chrono::milliseconds join_timeout{300'000};
   std::chrono::milliseconds node_timeout{30'000};  // a node that says nothing for so long is lost
   int64_t max_restarts = 0;                        // what the caller makes of verdicts: must be the same on all nodes
+  std::string job;                                 // a name that must be the same on all nodes, too
 };
 
 class Nodes {
@@ -48,6 +50,9 @@ class Nodes {
   ~Nodes();
   Nodes(const Nodes&) = delete;
   Nodes& operator=(const Nodes&) = delete;
+
+  /// Which this is.
+  int node() const { return node_; }
 
   struct Place {
     int first_rank, world_size;
@@ -78,11 +83,14 @@ class Nodes {
   std::optional<std::string> lost();
   std::optional<std::string> ask_for_lost(const Wait& wait);
   void leave_table();
+  bool serve(TcpStoreOptions store);
   void claim_place();
+  void claim_any_place();
   void compare_options();
   [[noreturn]] void give_up(const std::string& why);
   bool needed_by_none();
   const NodeOptions options_;
+  int node_;
   const std::string identity_;  // of this command; no other has it
   Signals& signals_;
   std::unique_ptr<TcpStore> store_;  // none: there are no others

@@ -3,14 +3,17 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <utility>
 
 #include "base/cores.h"
 #include "tools/tutti/command.h"
+#include "tools/tutti/endings.h"
+#include "tools/tutti/joined.h"
+#include "tools/tutti/launch_words.h"
 #include "tools/tutti/nodes.h"
 #include "tools/tutti/supervise.h"
 
@@ -20,50 +23,109 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RunOptions {
-  int64_t ranks = 0, nodes = 1, node = 0, port = 29400, max_restarts = 0;
+  int64_t ranks = 0, nodes = 1, node = -1, port = 29400, max_restarts = 0;
+  int64_t total = 0;  // ranks of all hosts together; 0: `ranks` counts
   double grace = 5, join_timeout = 300, node_timeout = 30;
-  std::string address, hosts, rsh = "ssh -o BatchMode=yes", log_folder, trace;
+  std::string address, hosts, rsh = "ssh -o BatchMode=yes", log_folder, trace, job;
   std::vector<std::string> variables;
   bool plain = false, quiet = false, no_bind = false, controlled = false;
   Words command;
 };
 
+// As it was typed, where other launchers have names of their own for it.
+struct TypedOptions {
+  std::string ranks, ranks_of_node, total, nodes, endpoint, backend;
+  std::vector<std::string> exported;
+  bool standalone = false;
+};
+
+void resolve_ranks(const TypedOptions& typed, RunOptions& o) {
+  int given = 0;
+  auto take = [&](const char* name, const std::string& text, int64_t& value) {
+    if (text.empty()) return;
+    value = parse_rank_count(name, text);
+    if (++given > 1) throw UsageError("give the number of ranks once: -n, -np and --nproc-per-node are the same here");
+  };
+  take("-n", typed.ranks, o.ranks);
+  take("--nproc-per-node", typed.ranks_of_node, o.ranks);
+  take("-np", typed.total, o.total);
+  if (!o.total || !o.hosts.empty()) return;
+  if (o.nodes > 1)
+    throw UsageError("-np counts the ranks of all nodes together: with --nnodes say how many this one has (-n)");
+  o.ranks = std::exchange(o.total, 0);
+}
+
+void resolve_meeting(const TypedOptions& typed, RunOptions& o) {
+  if (!typed.backend.empty() && typed.backend != "c10d" && typed.backend != "static")
+    throw UsageError(
+        fmt::format("--rdzv-backend {}: the nodes meet at --rdzv-endpoint by themselves; leave it out, or "
+                    "say c10d or static, which mean the same here",
+                    typed.backend));
+  if (!typed.endpoint.empty()) {
+    if (!o.address.empty()) throw UsageError("--rdzv-endpoint says what --master-addr does: give one of them");
+    auto [host, port] = parse_endpoint(typed.endpoint, o.port);
+    if (port == 0 && o.nodes > 1)
+      throw UsageError("--rdzv-endpoint: port 0 is any, which the other nodes would not know: give a number");
+    o.address = o.nodes > 1 ? host : "";
+    o.port = port;
+  }
+  if (typed.standalone && o.nodes > 1)
+    throw UsageError("--standalone is a job on this host alone: --nnodes is not for it");
+  if (o.node >= o.nodes)
+    throw UsageError(fmt::format("--node-rank is {} of {} nodes: they are numbered from 0", o.node, o.nodes));
+  if (!o.hosts.empty() && o.nodes > 1) throw UsageError("--host starts on all nodes by itself: --nnodes is not for it");
+  if (o.nodes > 1 && o.address.empty())
+    throw UsageError("--nnodes needs --master-addr (or --rdzv-endpoint): where node 0 is");
+}
+
 RunOptions parse(const Words& words) {
   RunOptions o;
-  Options options(
-      "tutti run [options] program [arguments]",
-      "Starts a program as several ranks, which find their world in the environment, and waits for all. When "
-      "one fails, the\nothers are ended, and its exit code is this program's.");
-  options.number("-n, --ranks", "N", "ranks on this host, or on each (one for each core)", o.ranks, 1, 1 << 16);
-  options.flag("--plain", "print lines as they are, without the rank in front", o.plain);
-  options.flag("--quiet", "print nothing of the ranks (see --log)", o.quiet);
-  options.text("--log", "FOLDER", "what rank r prints goes to FOLDER/rank-r.out and .err too (anew)", o.log_folder);
-  options.text("--trace", "FOLDER", "ranks leave their flight records there: see tutti trace", o.trace);
-  options.flag("--no-bind", "let ranks run on any core, instead of an equal share for each", o.no_bind);
-  options.number("--max-restarts", "N", "start all ranks again after a failure, at most so often", o.max_restarts);
-  options.real("--grace", "SECONDS", "that ranks have to end by themselves before they are killed (5)", o.grace);
+  TypedOptions typed;
+  Options options("tutti run [options] program [arguments]",
+                  "Starts a program as several ranks and waits for all. When one fails, the others "
+                  "are ended, and its exit code is this program's.");
+  options.example("tutti run -n 4 ./train", "four processes on this host");
+  options.example("tutti run --host a:8,b:8 ./train", "eight on each of two hosts, by ssh");
+  options.example("tutti run --log logs -n 4 ./train", "what each prints in a file of its own");
+  options.text("-n, --ranks", "N", "ranks on this host, or on each (default one a core)", typed.ranks);
+  options.text("-H, --host", "A:8,B:8", "start on these hosts by ssh, so many ranks on each", o.hosts);
+  options.text("--log", "FOLDER", "write what rank r prints to FOLDER/rank-r.out, .err", o.log_folder);
+  options.flag("--plain", "print lines without the rank in front", o.plain);
+  options.flag("--quiet", "print nothing of what ranks print", o.quiet);
   options.list("--env", "NAME=VALUE", "a variable for the ranks (may be repeated)", o.variables);
-  options.text("--hosts", "A,B:4,...", "start on these hosts, by ssh; :4 is that host's number of ranks ([::1]:4)",
-               o.hosts);
-  options.text("--rsh", "COMMAND", "instead of ssh", o.rsh);
-  options.number("--nnodes", "N", "one of N commands like this one, each on a host of its own", o.nodes, 1, 1 << 16);
-  options.number("--node-rank", "K", "which of them, from 0 on", o.node);
+  options.text("--trace", "FOLDER", "keep flight records there: see tutti trace", o.trace);
+  options.number("--max-restarts", "N", "start all ranks again after a failure, N times", o.max_restarts);
+  options.text("--nnodes", "N", "one of N commands like this, each on its own host", typed.nodes);
+  options.number("--node-rank", "K", "which of them, from 0 on (as they come)", o.node);
   options.text("--master-addr", "HOST", "where node 0 is, as the others reach it", o.address);
-  options.number("--master-port", "PORT", "where node 0 listens for the others (29400)", o.port, 1, 65535);
-  options.real("--join-timeout", "SECONDS", "that nodes wait for each other (300)", o.join_timeout);
-  options.real("--node-timeout", "SECONDS", "after which a node that says nothing counts as lost (30)", o.node_timeout);
+
+  options.advanced();
+  options.text("-np, --np", "N", "ranks of all hosts together, as in mpirun", typed.total);
+  options.text("--nproc-per-node", "N", "the same as -n; auto, cpu: one for each core", typed.ranks_of_node);
+  options.text("--hosts", "A:8,B:8", "the same as --host ([::1]:4 for an address of IPv6)", o.hosts);
+  options.text("--rsh", "COMMAND", "instead of ssh", o.rsh);
+  options.list("-x", "NAME[=VALUE]", "--env, or a variable as it is here", typed.exported);
+  options.text("--log-dir", "FOLDER", "the same as --log", o.log_folder);
+  options.flag("--no-bind", "let ranks run on any core, not a share for each", o.no_bind);
+  options.real("--grace", "SECONDS", "for ranks to end by themselves, before a kill", o.grace);
+  options.number("--master-port", "PORT", "where node 0 listens for the others", o.port, 1, 65535);
+  options.text("--rdzv-endpoint", "HOST:PORT", "the same as --master-addr and -port", typed.endpoint);
+  options.text("--rdzv-id", "NAME", "of the job: nodes of another one are refused", o.job);
+  options.text("--rdzv-backend", "NAME", "c10d or static: nodes meet at the endpoint anyway", typed.backend);
+  options.flag("--standalone", "a job on this host alone, as it is without --nnodes", typed.standalone);
+  options.real("--join-timeout", "SECONDS", "that nodes wait for each other", o.join_timeout);
+  options.real("--node-timeout", "SECONDS", "after which a silent node is lost", o.node_timeout);
   options.flag("--controlled", "used between hosts: orders come by standard input", o.controlled);
   o.command = options.parse(words);
   if (o.command.empty()) throw UsageError("name the program to run");
-  if (o.node >= o.nodes)
-    throw UsageError(fmt::format("--node-rank is {} of {} nodes: they are numbered from 0", o.node, o.nodes));
-  if (!o.hosts.empty() && o.nodes > 1)
-    throw UsageError("--hosts starts on all nodes by itself: --nnodes is not for it");
-  if (o.nodes > 1 && o.address.empty()) throw UsageError("--nnodes needs --master-addr: where node 0 is");
+  if (!typed.nodes.empty()) o.nodes = parse_node_count(typed.nodes);
+  resolve_meeting(typed, o);
+  resolve_ranks(typed, o);
   if (o.node_timeout < 0.1) throw UsageError("--node-timeout is at least 0.1 seconds");
   for (const std::string& v : o.variables)
     if (v.find('=') == std::string::npos || v[0] == '=')
       throw UsageError(fmt::format("--env takes NAME=VALUE, not '{}'", v));
+  for (const std::string& v : typed.exported) o.variables.push_back(exported_variable(v));
   return o;
 }
 
@@ -96,7 +158,7 @@ std::string folder_of(const std::string& folder, const RunOptions& o, int epoch)
 }
 
 std::vector<Process> rank_processes(const RunOptions& o, const Nodes::Place& place, const std::string& secret,
-                                    int epoch) {
+                                    int epoch, const std::string& joined) {
   std::vector<Process> list;
   std::string logs = folder_of(o.log_folder, o, epoch), trace = folder_of(o.trace, o, epoch);
   auto n = static_cast<int>(o.ranks);
@@ -104,6 +166,7 @@ std::vector<Process> rank_processes(const RunOptions& o, const Nodes::Place& pla
     int rank = place.first_rank + local;
     Process p;
     p.name = fmt::format("rank {}", rank);
+    p.rank = rank;
     if (!o.plain) p.prefix = fmt::format("[{}] ", rank);
     p.command = o.command;
     p.environment = {{"RANK", std::to_string(rank)},
@@ -115,8 +178,11 @@ std::vector<Process> rank_processes(const RunOptions& o, const Nodes::Place& pla
                      {"MASTER_ADDR", place.address},
                      {"MASTER_PORT", std::to_string(place.port)},
                      {"TUTTI_SECRET", secret},
+                     {"TUTTI_JOINED", joined},
                      {"TUTTI_EPOCH", std::to_string(epoch)},
                      {"TUTTI_MAX_RESTARTS", std::to_string(o.max_restarts)}};
+    // Python keeps lines back as the C library does, for which see context.cpp.
+    if (!std::getenv("PYTHONUNBUFFERED")) p.environment.emplace_back("PYTHONUNBUFFERED", "1");
     if (!trace.empty()) p.environment.emplace_back("TUTTI_TRACE", trace);
     for (const std::string& v : o.variables)
       p.environment.emplace_back(v.substr(0, v.find('=')), v.substr(v.find('=') + 1));
@@ -132,6 +198,14 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }
 
 SuperviseOptions supervise_options(const RunOptions& o) { return {.print = !o.quiet, .grace = milliseconds(o.grace)}; }
+
+// Ranks that ended well, and never met: most likely not what the user wants. All join or none does, so node 0 knows.
+void explain_copies(const RunOptions& o, const Nodes::Place& place, const JoinedFile& joined, Printer& printer) {
+  if (place.world_size == 1 || o.node != 0 || joined.is_written() || port_was_used(place.port)) return;
+  printer.print(2, fmt::format("tutti: none of the {} ranks joined the world, so {} copies of {} ran on their own\n"
+                               "tutti: a rank joins by its first call of world(), rank(), launch() or a collective\n",
+                               place.world_size, place.world_size, o.command[0]));
+}
 
 int run_here(RunOptions o) {
   if (o.ranks == 0) o.ranks = static_cast<int64_t>(process_cores().size());
@@ -149,11 +223,14 @@ int run_here(RunOptions o) {
                .secret = secret,
                .join_timeout = milliseconds(o.join_timeout),
                .node_timeout = milliseconds(o.node_timeout),
-               .max_restarts = o.max_restarts},
+               .max_restarts = o.max_restarts,
+               .job = o.job},
               signals);
+  o.node = nodes.node();
+  JoinedFile joined;
   for (int epoch = 0;; ++epoch) {
     Nodes::Place place = nodes.meet(epoch, static_cast<int>(o.ranks));
-    std::vector<Process> processes = rank_processes(o, place, secret, epoch);
+    std::vector<Process> processes = rank_processes(o, place, secret, epoch, joined.path());
     auto verdict_of = [&](const Ending& e) {
       Nodes::Verdict v{e.code, e.signal != 0 || e.hopeless, e.text};
       if (e.first >= 0) v.text = fmt::format("{}: {}", processes[static_cast<size_t>(e.first)].name, e.text);
@@ -166,7 +243,11 @@ int run_here(RunOptions o) {
     }
     Ending ending = supervise(processes, options, signals, printer);
     Nodes::Verdict verdict = nodes.end(epoch, verdict_of(ending));
-    if (verdict.code == 0) return 0;
+    if (verdict.code == 0) {
+      if (ending.signal == 0) explain_copies(o, place, joined, printer);
+      printer.flush(signals);
+      return 0;
+    }
     if (ending.by_signal) return 128 + ending.signal;
     if (verdict.lost)
       printer.print(2, fmt::format("tutti: {}\n", verdict.text));
@@ -180,47 +261,6 @@ int run_here(RunOptions o) {
 }
 
 // ---- Many hosts, by ssh
-
-struct Host {
-  std::string name;     // as ssh knows it: with a user, maybe
-  std::string address;  // as others reach it
-  int64_t ranks;
-};
-
-int64_t parse_ranks(const std::string& text, const std::string& part) {
-  int64_t ranks = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-  if (error != std::errc() || end != text.data() + text.size() || ranks < 1)
-    throw UsageError(fmt::format("--hosts: '{}' does not name a number of ranks", part));
-  return ranks;
-}
-
-// [user@]name, or [user@]address of IPv6, which has colons of its own: with a number of ranks it is in brackets.
-Host parse_host(const std::string& part, int64_t ranks) {
-  size_t at = part.find('@') == std::string::npos ? 0 : part.find('@') + 1;
-  std::string user = part.substr(0, at), rest = part.substr(at), count;
-  if (rest.starts_with('[')) {
-    size_t end = rest.find(']');
-    if (end == std::string::npos || (end + 1 < rest.size() && rest[end + 1] != ':'))
-      throw UsageError(fmt::format("--hosts: '{}' should be like [::1] or [::1]:4", part));
-    if (end + 1 < rest.size()) ranks = parse_ranks(rest.substr(end + 2), part);
-    rest = rest.substr(1, end - 1);
-  } else if (std::count(rest.begin(), rest.end(), ':') == 1) {
-    size_t colon = rest.find(':');
-    ranks = parse_ranks(rest.substr(colon + 1), part);
-    rest = rest.substr(0, colon);
-  }
-  if (rest.empty()) throw UsageError(fmt::format("--hosts: '{}' is a host without a name", part));
-  return {user + rest, rest, ranks};
-}
-
-std::vector<Host> parse_hosts(const RunOptions& o) {
-  std::vector<Host> list;
-  for (const std::string& part : split(o.hosts, ',')) list.push_back(parse_host(part, o.ranks));
-  if (list.size() != static_cast<size_t>(std::count(o.hosts.begin(), o.hosts.end(), ',')) + 1)
-    throw UsageError(fmt::format("--hosts: a name is missing in '{}'", o.hosts));
-  return list;
-}
 
 std::string quoted(const std::string& word) {
   std::string text = "'";
@@ -241,6 +281,7 @@ std::string remote_command(const RunOptions& o, const Host& host, size_t node, s
   add("--join-timeout", fmt::format("{}", o.join_timeout));
   add("--node-timeout", fmt::format("{}", o.node_timeout));
   for (const std::string& v : o.variables) add("--env", v);
+  if (!o.job.empty()) add("--rdzv-id", o.job);
   if (!o.log_folder.empty()) add("--log", o.log_folder);
   if (!o.trace.empty()) add("--trace", o.trace);
   if (o.plain) words.emplace_back("--plain");
@@ -254,7 +295,7 @@ std::string remote_command(const RunOptions& o, const Host& host, size_t node, s
 }
 
 int run_on_hosts(const RunOptions& o) {
-  std::vector<Host> hosts = parse_hosts(o);
+  std::vector<Host> hosts = parse_hosts(o.hosts, o.ranks, o.total);
   Printer printer;
   std::string secret = secret_of_job();
   if (secret.empty()) secret = random_secret();
@@ -289,6 +330,7 @@ int run(const Words& words) {
   try {
     return options.hosts.empty() ? run_here(options) : run_on_hosts(options);
   } catch (const Interrupted& e) {
+    if (!options.controlled) std::fprintf(stderr, "tutti: interrupted by %s\n", signal_name(e.signal).c_str());
     return 128 + e.signal;
   }
 }

@@ -42,7 +42,12 @@ class Signals {
  public:
   Signals();
   /// From now on, lines "signal <n>" from there count as signals do, and so does its end, as SIGTERM.
-  void obey(int input) { input_ = input; }
+  void obey(int input) {
+    input_ = input;
+    obeys_ = true;
+  }
+  /// Whether somebody gives orders, or did: who that is has been told what this process is told.
+  bool obeys() const { return obeys_; }
   int descriptor() const { return fd_.get(); }
   /// Of orders; -1: there are none.
   int input() const { return input_; }
@@ -57,7 +62,7 @@ class Signals {
   int input_ = -1;
   std::string orders_;
   std::deque<int> ordered_;
-  bool pipes_ignored_ = false;
+  bool pipes_ignored_ = false, obeys_ = false;
 };
 
 bool ends_programs(int signal);

@@ -14,12 +14,16 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <regex>
 
 #include "comm/transport/segment.h"
+#include "tools/tutti/endings.h"
 #include "tools/tutti/guard.h"
+#include "tools/tutti/program.h"
+#include "tools/tutti/terminal.h"
 
 namespace tutti::tool {
 namespace {
@@ -36,7 +40,9 @@ struct Child {
   Descriptor pidfd, out, err, control;
   std::deque<std::string> last;
   std::unique_ptr<Lines> out_lines, err_lines;
-  bool alive = false, ended = false;
+  bool alive = false, ended = false, out_is_terminal = false, err_is_terminal = false;
+  int told = 0;     // the signal by which we have told it to end
+  std::string how;  // it ended
 };
 
 // Of a rank that failed because another did: what its uncaught error says.
@@ -46,15 +52,9 @@ bool says_another_failed(const Child& c) {
                      [](const std::string& line) { return std::regex_search(line, another); });
 }
 
-/// In the child: becomes the program, or tells why it cannot. Only calls that are safe after a fork.
-[[noreturn]] void become(const Process& p, std::vector<char*>& argv, std::vector<char*>& env, const Signals& signals,
-                         pid_t parent, int in, int out, int err, int report) {
-  auto give_up = [&](const char* what) {
-    char text[256];
-    int n = std::snprintf(text, sizeof text, "%s: %s", what, std::strerror(errno));
-    [[maybe_unused]] auto written = ::write(report, text, static_cast<size_t>(n));
-    ::_exit(127);
-  };
+/// In the child: becomes the program, or tells the error. Only calls that are safe after a fork.
+[[noreturn]] void become(const Process& p, const char* file, std::vector<char*>& argv, std::vector<char*>& env,
+                         const Signals& signals, pid_t parent, int in, int out, int err, int report) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
@@ -64,10 +64,12 @@ bool says_another_failed(const Child& c) {
     for (int core : p.cores) CPU_SET(static_cast<size_t>(core), &set);
     ::sched_setaffinity(0, sizeof set, &set);  // best effort: a container may forbid it
   }
-  if (::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(err, 2) < 0) give_up("its streams cannot be connected");
-  signals.restore();
-  ::execvpe(argv[0], argv.data(), env.data());
-  give_up(argv[0]);
+  if (::dup2(in, 0) >= 0 && ::dup2(out, 1) >= 0 && ::dup2(err, 2) >= 0) {
+    signals.restore();
+    ::execve(file, argv.data(), env.data());
+  }
+  int error = errno;
+  [[maybe_unused]] auto written = ::write(report, &error, sizeof error);
   ::_exit(127);
 }
 
@@ -83,6 +85,12 @@ std::vector<std::string> environment_of(const Process& p) {
   return list;
 }
 
+std::string path_in(const std::vector<std::string>& environment) {
+  for (const std::string& entry : environment)
+    if (entry.starts_with("PATH=")) return entry.substr(5);
+  return "/usr/local/bin:/usr/bin:/bin";
+}
+
 std::vector<char*> pointers(std::vector<std::string>& list) {
   std::vector<char*> result;
   for (std::string& s : list) result.push_back(s.data());
@@ -94,6 +102,27 @@ siginfo_t how_it_ended(pid_t pid) {
   siginfo_t how{};
   ::waitid(P_PID, static_cast<id_t>(pid), &how, WEXITED | WNOHANG | WNOWAIT);
   return how;
+}
+
+std::string ending_text(const siginfo_t& how) {
+  if (how.si_code == CLD_EXITED) return fmt::format("exit code {}", how.si_status);
+  return fmt::format("killed by signal {} ({})", how.si_status, ::strsignal(how.si_status));
+}
+// The same for a table of all: some ended because we told them.
+std::string ending_among_all(const siginfo_t& how, int told, bool secondary) {
+  std::string text = ending_text(how);
+  bool killed = how.si_code != CLD_EXITED;
+  if (killed && told && how.si_status == told) return fmt::format("ended by tutti run ({})", signal_name(told));
+  if (!killed && how.si_status == 0) return text;
+  if (secondary) return text + ", since another rank failed";
+  return told ? fmt::format("{} after {} by tutti run", text, signal_name(told)) : text;
+}
+
+// A path as short as it can be typed here.
+std::string short_path(const std::string& path) {
+  std::error_code error;
+  std::string near = std::filesystem::proximate(path, error).string();
+  return error || near.starts_with("..") ? path : near;
 }
 
 class Supervisor {
@@ -124,7 +153,11 @@ class Supervisor {
   void reap(size_t k);
   void note_failure(size_t k, const siginfo_t& how);
   void explain();
-  void cannot_start(size_t k, const std::string& why);
+  void cannot_start(size_t k, const std::string& why, int code);
+  std::pair<Descriptor, Descriptor> make_stream(int to, const Process& p, bool& is_terminal);
+  WindowSize window_for(const Process& p, int to) const;
+  void follow_window();
+  void list_endings();
   void pass_on(int signal);
   void obey(int signal);
   void keep_time();
@@ -144,6 +177,7 @@ class Supervisor {
   bool explained_ = false, ended_by_others_ = false, told_ = false;  // told: they may fail because we made them
   std::optional<Clock::time_point> terminate_at_, kill_at_;
   Clock::time_point look_at_{};  // for orphans
+  WindowSize window_[2];
 };
 
 Ending Supervisor::run() {
@@ -160,7 +194,35 @@ Ending Supervisor::run() {
     keep_time();
   }
   explain();
+  list_endings();
   return ending_;
+}
+
+// How each ended, where one has failed, and where its output is.
+void Supervisor::list_endings() {
+  if (!options_.explain || ending_.hopeless) return;
+  std::vector<RankEnding> endings;
+  std::vector<int> killed;
+  for (size_t k = 0; k < children_.size(); ++k) {
+    int rank = processes_[k].rank;
+    if (rank < 0) return;
+    endings.push_back({rank, children_[k].how});
+    if (children_[k].told == SIGKILL && children_[k].how.starts_with("ended by")) killed.push_back(rank);
+  }
+  if (ending_.by_signal && !killed.empty())
+    printer_.print(2, fmt::format("tutti: {} did not end by {}: tutti run killed {}\n", ranks_text(killed),
+                                  signal_name(ending_.signal), killed.size() == 1 ? "it" : "them"));
+  if (ending_.first < 0 || ending_.by_signal) return;
+  const Process& first = processes_[static_cast<size_t>(ending_.first)];
+  std::string text;
+  if (endings.size() > 1) {
+    text += "tutti: how the ranks ended:\n";
+    for (const std::string& line : endings_table(endings, first.rank)) text += fmt::format("tutti:   {}\n", line);
+  }
+  if (!first.file.empty())
+    text += fmt::format("tutti: the output of {} is in {}.out and .err{}\n", first.name, short_path(first.file),
+                        endings.size() > 1 ? " (others beside it)" : "");
+  printer_.print(2, text);
 }
 
 void Supervisor::keep_time() {
@@ -178,17 +240,49 @@ void Supervisor::keep_time() {
   }
 }
 
-void Supervisor::cannot_start(size_t k, const std::string& why) {
-  ending_ = {.code = 127, .first = static_cast<int>(k), .text = "it cannot be started: " + why, .hopeless = true};
+void Supervisor::cannot_start(size_t k, const std::string& why, int code) {
+  ending_ = {.code = code, .first = static_cast<int>(k), .text = why, .hopeless = true};
   explain();
   pass_on(SIGKILL);
+}
+
+// A program is told of as many columns as its lines have behind the prefix; who draws a bar leaves the last one free.
+WindowSize Supervisor::window_for(const Process& p, int to) const {
+  WindowSize size = window_[to - 1];
+  size.columns = std::max(1, size.columns - columns_of(p.prefix) - Printer::kNotDrawn + 1);
+  return size;
+}
+
+// Where we print on a terminal the program does too, so that it prints by lines, in colors, and draws a bar live.
+std::pair<Descriptor, Descriptor> Supervisor::make_stream(int to, const Process& p, bool& is_terminal) {
+  if (options_.print && options_.redraw && printer_.is_terminal(to)) {
+    window_[to - 1] = window_size(to);
+    if (auto ends = make_pseudoterminal(window_for(p, to))) {
+      is_terminal = true;
+      return std::move(*ends);
+    }
+  }
+  return make_pipe();
+}
+
+// Somebody has changed the size of our window.
+void Supervisor::follow_window() {
+  for (int to : {1, 2}) {
+    if (!printer_.is_terminal(to) || window_size(to) == window_[to - 1]) continue;
+    window_[to - 1] = window_size(to);
+    for (size_t k = 0; k < children_.size(); ++k) {
+      Child& c = children_[k];
+      if (to == 1 ? c.out_is_terminal : c.err_is_terminal)
+        resize_pseudoterminal((to == 1 ? c.out : c.err).get(), window_for(processes_[k], to));
+    }
+  }
 }
 
 void Supervisor::start(size_t k) {
   const Process& p = processes_[k];
   Child& c = children_[k];
-  auto [out, out_end] = make_pipe();
-  auto [err, err_end] = make_pipe();
+  auto [out, out_end] = make_stream(1, p, c.out_is_terminal);
+  auto [err, err_end] = make_stream(2, p, c.err_is_terminal);
   auto [report, report_end] = make_pipe();
   Descriptor in;
   if (p.control) {
@@ -203,20 +297,27 @@ void Supervisor::start(size_t k) {
   c.out_lines = std::make_unique<Lines>(printer_, to[0], p.prefix, p.file.empty() ? "" : p.file + ".out", c.last);
   c.err_lines = std::make_unique<Lines>(printer_, to[1], p.prefix, p.file.empty() ? "" : p.file + ".err", c.last);
   std::vector<std::string> words = p.command, variables = environment_of(p);
+  if (c.out_is_terminal || c.err_is_terminal) variables.push_back(std::string(kReadByLines) + "=1");
+  std::string file = find_program(words[0], path_in(variables));
+  auto not_started = [&](int error) {
+    cannot_start(k, why_not_started(words[0], file, error), code_of_not_started(file, error));
+  };
+  if (file.find('/') == std::string::npos) return not_started(ENOENT);  // execve would look in this folder
   std::vector<char*> argv = pointers(words), env = pointers(variables);
   pid_t parent = ::getpid();
   c.pid = ::fork();
-  if (c.pid == 0) become(p, argv, env, signals_, parent, in.get(), out_end.get(), err_end.get(), report_end.get());
-  if (c.pid < 0) return cannot_start(k, std::strerror(errno));
+  if (c.pid == 0)
+    become(p, file.c_str(), argv, env, signals_, parent, in.get(), out_end.get(), err_end.get(), report_end.get());
+  if (c.pid < 0) return cannot_start(k, fmt::format("{} cannot be started: {}", p.name, std::strerror(errno)), 126);
   ::setpgid(c.pid, c.pid);  // in both, so that it does not matter who is first
   c.alive = true;
   guard_.watch(c.pid);
   c.pidfd = checked(static_cast<int>(::syscall(SYS_pidfd_open, c.pid, 0)), "a process cannot be waited for");
   ++left_;
   report_end.close();
-  char text[256];
-  ssize_t n = ::read(report.get(), text, sizeof text);  // until it is another program, or has said why not
-  if (n > 0) cannot_start(k, std::string(text, static_cast<size_t>(n)));
+  int error = 0;
+  // Until it is another program, or has said why not.
+  if (::read(report.get(), &error, sizeof error) == sizeof error) not_started(error);
   c.out = std::move(out);
   c.err = std::move(err);
   for (Descriptor* d : {&c.out, &c.err}) ::fcntl(d->get(), F_SETFL, O_NONBLOCK);
@@ -264,6 +365,7 @@ void Supervisor::reap(size_t k) {
   finish(c);
   --left_;
   take_rest(c);
+  c.how = ending_among_all(how, c.told, says_another_failed(c));
   if (how.si_code != CLD_EXITED || how.si_status != 0) note_failure(k, how);
 }
 
@@ -278,8 +380,7 @@ void Supervisor::note_failure(size_t k, const siginfo_t& how) {
   ending_.first = static_cast<int>(k);
   ending_.secondary = secondary;
   ending_.by_signal = ending_.signal != 0;
-  ending_.text = exited ? fmt::format("exit code {}", ending_.code)
-                        : fmt::format("killed by signal {} ({})", how.si_status, ::strsignal(how.si_status));
+  ending_.text = ending_text(how);
   if (!secondary) explain();
   if (options_.failed) options_.failed(ending_);
   fail_rest();
@@ -289,7 +390,8 @@ void Supervisor::explain() {
   if (ending_.first < 0 || std::exchange(explained_, true)) return;
   if (!options_.explain || ending_.by_signal) return;  // after a signal that we passed on there is nothing to explain
   auto k = static_cast<size_t>(ending_.first);
-  std::string text = fmt::format("tutti: {} failed: {}\n", processes_[k].name, ending_.text);
+  std::string text = ending_.hopeless ? fmt::format("tutti: {}\n", ending_.text)
+                                      : fmt::format("tutti: {} failed: {}\n", processes_[k].name, ending_.text);
   if (!children_[k].last.empty()) text += "tutti: its last lines were:\n";
   for (const std::string& line : children_[k].last) text += fmt::format("tutti:   {}\n", line);
   printer_.print(2, text);
@@ -300,6 +402,7 @@ void Supervisor::pass_on(int signal) {
   for (size_t k = 0; k < children_.size(); ++k) {
     Child& c = children_[k];
     if (!c.alive) continue;
+    if (ends_programs(signal)) c.told = signal;
     if (!processes_[k].control || signal == SIGKILL)
       ::kill(-c.pid, signal);
     else if (ends_programs(signal))
@@ -311,10 +414,21 @@ void Supervisor::pass_on(int signal) {
 
 void Supervisor::obey(int signal) {
   bool again = ending_.signal != 0 && ends_programs(signal);
+  if (ends_programs(signal) && !signals_.obeys()) {  // under another host's orders that one says it
+    bool ranks = processes_[0].rank >= 0 || processes_[0].control;
+    printer_.print(
+        2, again ? fmt::format("tutti: {} again: kills {}\n", signal_name(signal), ranks ? "all ranks" : "it")
+                 : fmt::format("tutti: interrupted by {}, passed on to {}; a second one kills {}\n",
+                               signal_name(signal), ranks ? "all ranks" : "the program", ranks ? "them" : "it"));
+  }
   pass_on(again ? SIGKILL : signal);  // who asks twice means it
   // The shell waits for us to stop, too (^Z), and makes us go on (fg). Under another host's orders it is that one's
   // shell.
-  if (signal == SIGTSTP && signals_.input() < 0) ::raise(SIGSTOP);
+  if (signal == SIGTSTP && signals_.input() < 0) {
+    printer_.hide();
+    for (int to : {1, 2}) printer_.write(to);
+    ::raise(SIGSTOP);
+  }
   if (!ends_programs(signal)) return;
   if (!ending_.signal) ending_.signal = signal;
   if (!kill_at_) kill_at_ = Clock::now() + options_.grace;
@@ -333,11 +447,12 @@ void Supervisor::wait_for_something() {
     polls.push_back({full[1] ? -1 : c.err.get(), POLLIN, 0});
   }
   auto until = Clock::now() + (options_.interrupted ? kAsk : kLook);
-  for (const auto& at : {terminate_at_, kill_at_})
+  for (const auto& at : {terminate_at_, kill_at_, printer_.next_refresh()})
     if (at) until = std::min(until, *at);
   auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count() + 1;
   ::poll(polls.data(), polls.size(), static_cast<int>(std::max<int64_t>(0, left)));
   while (int signal = signals_.take()) obey(signal);
+  follow_window();
   for (int to : {1, 2})
     if (printer_.has(to)) printer_.write(to);
   for (size_t k = 0; k < children_.size(); ++k) {
@@ -348,6 +463,7 @@ void Supervisor::wait_for_something() {
   }
   reap_all();
   reap_orphans();
+  printer_.refresh();
 }
 
 // If several have ended by now, those that were killed (not by themselves: abort) come first, then those that say

@@ -15,6 +15,7 @@ namespace tutti::tool {
 
 struct Process {
   std::string name;    // "rank 3", for messages
+  int rank = -1;       // 3; -1: it is none
   std::string prefix;  // of its lines
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> environment;  // beyond this process's
@@ -37,7 +38,8 @@ struct Ending {
 
 struct SuperviseOptions {
   bool print = true;
-  bool explain = true;  // which failed, and its last lines
+  bool explain = true;  // which failed, its last lines, and how all ended
+  bool redraw = true;   // where ours is a terminal, theirs is one too, whose lines may be redrawn
   // How long others may go on when one has failed, or when told to end, before they are told again, and then killed.
   std::chrono::milliseconds grace{5000};
   /// Asked several times a second; a text says why all are to end.

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <random>
 
 #include "base/check.h"
@@ -98,9 +99,17 @@ void set_spawned(std::shared_ptr<comm::RankGroup> world, int rank, int size) {
   spawned().size = size;
 }
 
+// What C and C++ streams have kept back. A program may have taken the two apart (std::ios::sync_with_stdio(false)).
+void flush_streams() {
+  for (std::ostream* stream : {&std::cout, &std::cerr, &std::clog}) stream->flush();
+  std::fflush(nullptr);
+}
+
 [[noreturn]] void be_rank(int rank, int n, Plan& plan, const std::function<void()>& body, const SpawnOptions& options) {
   int code = 0;
   std::exception_ptr error;
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               0);  // where it is a pipe or a file, lines of a rank that is killed would be lost
   // host_id() is of the host that it pretends to be on, too.
   if (!options.hosts.empty())
     ::setenv("TUTTI_HOST", fmt::format("{}/{}", host_id(), plan.host(rank)).c_str(), /*overwrite=*/1);
@@ -143,7 +152,7 @@ void set_spawned(std::shared_ptr<comm::RankGroup> world, int rank, int size) {
   world->state(rank)->leave(error);
   if (hosts) hosts->leave();
   world->ended();
-  std::fflush(nullptr);
+  flush_streams();
   ::_exit(code);
 }
 
@@ -180,7 +189,7 @@ void spawn_processes(int n, const std::function<void()>& body, const SpawnOption
   check<ValueError>(n >= 1, "spawn_processes", "needs at least one rank, not {}", n);
   Plan plan(n, options);
   std::vector<Child> children;
-  std::fflush(nullptr);  // or each child would write it again
+  flush_streams();  // or each child would write it again
   pid_t parent = ::getpid();
   for (int r = 0; r < n; ++r) {
     pid_t pid = ::fork();
