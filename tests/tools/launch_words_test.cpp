@@ -76,7 +76,7 @@ TEST(LaunchWords, LogFoldersAreThoseOfTorchrun) {
 TEST(LaunchWords, ThatCannotBeAreSaid) {
   EXPECT_THAT(says({"--nnodes", "1:4"}),
               HasSubstr("a world that grows and shrinks (elastic), which Tutti does not have"));
-  EXPECT_THAT(says({"--nnodes", "two"}), HasSubstr("--nnodes takes a number, not 'two'"));
+  EXPECT_THAT(says({"--nnodes", "two"}), HasSubstr("--nnodes takes a whole number, not 'two'"));
   EXPECT_THAT(says({"--nnodes", "0"}), HasSubstr("--nnodes cannot be 0"));
   EXPECT_THAT(says({"-n", "2", "-np", "2"}), HasSubstr("give the number of ranks once"));
   EXPECT_THAT(says({"--nnodes", "2", "--master-addr", "a", "-np", "2"}), HasSubstr("say how many this one has (-n)"));

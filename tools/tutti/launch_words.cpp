@@ -99,7 +99,7 @@ int64_t parse_rank_count(const std::string& option, const std::string& text) {
         fmt::format("{} gpu: this build of Tutti computes on CPUs only; give a number, or cpu for one "
                     "rank for each core",
                     option));
-  if (!parse_whole(text, value)) throw UsageError(fmt::format("{} takes a number, not '{}'", option, text));
+  if (!parse_whole(text, value)) throw UsageError(fmt::format("{} takes a whole number, not '{}'", option, text));
   if (value < 1 || value > kMostRanks)
     throw UsageError(fmt::format("{} cannot be {}: it is from 1 to {}", option, value, kMostRanks));
   return value;
@@ -112,7 +112,7 @@ int64_t parse_node_count(const std::string& text) {
         fmt::format("--nnodes {} asks for a world that grows and shrinks (elastic), which Tutti does not "
                     "have: give one number, such as --nnodes {}",
                     text, text.substr(colon + 1)));
-  if (!parse_whole(text, value)) throw UsageError(fmt::format("--nnodes takes a number, not '{}'", text));
+  if (!parse_whole(text, value)) throw UsageError(fmt::format("--nnodes takes a whole number, not '{}'", text));
   if (value < 1 || value > kMostRanks)
     throw UsageError(fmt::format("--nnodes cannot be {}: it is from 1 to {}", value, kMostRanks));
   return value;

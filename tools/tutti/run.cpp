@@ -46,7 +46,7 @@ void resolve_ranks(const TypedOptions& typed, RunOptions& o) {
     value = parse_rank_count(name, text);
     if (++given > 1) throw UsageError("give the number of ranks once: -n, -np and --nproc-per-node are the same here");
   };
-  take("-n, --ranks", typed.ranks, o.ranks);
+  take("-n", typed.ranks, o.ranks);
   take("--nproc-per-node", typed.ranks_of_node, o.ranks);
   take("-np", typed.total, o.total);
   if (!o.total || !o.hosts.empty()) return;
@@ -83,8 +83,7 @@ RunOptions parse(const Words& words) {
   TypedOptions typed;
   std::vector<std::string> flags{"--help", "--help-all", "-h"};
   Options options("tutti run [options] program [arguments]",
-                  "Starts a program as several ranks and waits for all. When one fails, the others\n"
-                  "are ended, and its exit code is this program's.");
+                  "Starts a program as several ranks. When one fails, the others are ended.");
   auto flag = [&](const char* name, const char* about, bool& value) {
     flags.emplace_back(name);
     options.flag(name, about, value);
@@ -112,14 +111,14 @@ RunOptions parse(const Words& words) {
   options.list("-x", "NAME[=VALUE]", "--env, or a variable as it is here", typed.exported);
   options.text("--log-dir", "FOLDER", "the same as --log", o.log_folder);
   flag("--no-bind", "let ranks run on any core, not a share for each", o.no_bind);
-  options.real("--grace", "SECONDS", "for ranks to end by themselves, before a kill (5)", o.grace);
-  options.number("--master-port", "PORT", "where node 0 listens for the others (29400)", o.port, 1, 65535);
+  options.real("--grace", "SECONDS", "for ranks to end by themselves, before a kill", o.grace);
+  options.number("--master-port", "PORT", "where node 0 listens for the others", o.port, 1, 65535);
   options.text("--rdzv-endpoint", "HOST:PORT", "the same as --master-addr and -port", typed.endpoint);
   options.text("--rdzv-id", "NAME", "of the job: nodes of another one are refused", o.job);
   options.text("--rdzv-backend", "NAME", "c10d or static: nodes meet at the endpoint anyway", typed.backend);
   flag("--standalone", "a job on this host alone, as it is without --nnodes", typed.standalone);
-  options.real("--join-timeout", "SECONDS", "that nodes wait for each other (300)", o.join_timeout);
-  options.real("--node-timeout", "SECONDS", "after which a silent node is lost (30)", o.node_timeout);
+  options.real("--join-timeout", "SECONDS", "that nodes wait for each other", o.join_timeout);
+  options.real("--node-timeout", "SECONDS", "after which a silent node is lost", o.node_timeout);
   flag("--controlled", "used between hosts: orders come by standard input", o.controlled);
   o.command = options.parse(common_spelling(words, flags));
   if (o.command.empty()) throw UsageError("name the program to run");
