@@ -290,7 +290,7 @@ TEST(Flags, LinesOfHelpFitAScreen) {
   bool many = false;
   Options options("tool", words + "\n\nA second paragraph.");
   options.flag("--many", words, many);
-  options.choice("-d, --dtype", "of elements", dtype, {"f32", "f64", "bf16", "f16", "i8"});
+  options.choice("-d, --dtype", "of elements", dtype, {"f32", "f64", "bf16", "f16", "i8", "u8", "i16", "i32"});
   std::string command = "ssh -o BatchMode=yes";
   options.text("--rsh", "COMMAND",
                "what starts the other hosts, where that is not what this computer has as its own command", command);
@@ -307,7 +307,8 @@ TEST(Flags, LinesOfHelpFitAScreen) {
   EXPECT_GE(longest, 70u);  // lines are filled
   EXPECT_GE(count, 20u);
   EXPECT_THAT(options.help(), HasSubstr("\n\nA second paragraph.\n"));
-  EXPECT_THAT(options.help(), HasSubstr("  -d, --dtype DTYPE  of elements: f32, f64, bf16, f16, i8 (default f32)\n"));
+  EXPECT_THAT(options.help(), HasSubstr("  -d, --dtype DTYPE  of elements: f32, f64, bf16, f16, i8, u8, i16, i32\n     "
+                                        "                (default f32)\n"));
   EXPECT_THAT(options.help(), HasSubstr("\n                     (default ssh -o BatchMode=yes)\n"));
 }
 

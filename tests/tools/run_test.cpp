@@ -220,7 +220,7 @@ TEST(Run, HelpFitsAScreen) {
   EXPECT_THAT(text, AllOf(HasSubstr("--max-restarts N"), HasSubstr("tutti run -n 4 ./train"), HasSubstr("--help-all")));
   EXPECT_THAT(text, Not(HasSubstr("--node-timeout")));
   EXPECT_THAT(all.out(), HasSubstr("--node-timeout SECONDS"));
-  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24) << text;
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 23) << text;
   for (const std::string& line : lines(text + all.out())) EXPECT_LE(line.size(), 80u) << line;
 }
 

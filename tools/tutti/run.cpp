@@ -82,8 +82,7 @@ RunOptions parse(const Words& words) {
   RunOptions o;
   TypedOptions typed;
   Options options("tutti run [options] program [arguments]",
-                  "Starts a program as several ranks and waits for all. When one fails, the others "
-                  "are ended, and its exit code is this program's.");
+                  "Starts a program as several ranks. When one fails, the others are ended.");
   options.example("tutti run -n 4 ./train", "four processes on this host");
   options.example("tutti run --host a:8,b:8 ./train", "eight on each of two hosts, by ssh");
   options.example("tutti run --log logs -n 4 ./train", "what each prints in a file of its own");
