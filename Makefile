@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps deps-build deps-ci demo demo-identical test install uninstall deb bench format lint asan tsan soak fuzz clean
+.PHONY: help deps deps-library deps-ci demo demo-identical test install uninstall deb bench format lint asan tsan soak fuzz clean
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -24,6 +24,11 @@ build = cmake --build --preset $(1) -j $(JOBS) --target $(2)
 ctest = ctest --preset $(1) -j $(TEST_JOBS) $(2)
 # Everything, where a first `make demo` left parts out (scripts/demo).
 release = -DBUILD_SHARED_LIBS=OFF -DTUTTI_ISA=all -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_BENCH=ON -DTUTTI_BUILD_TOOLS=ON
+# A first build for the demo: the kernels of this machine only, and no tests, which need more packages. A build folder that is
+# there already keeps its options.
+first = $(if $(wildcard build/release/CMakeCache.txt),,-DTUTTI_ISA=host -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF)
+# What is installed; tests and benchmarks need more packages.
+library = -DTUTTI_ISA=all -DTUTTI_BUILD_TOOLS=ON -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF $(werror)
 # sudo, if the folder to install into needs it.
 as_root = $$(at='$(DESTDIR)$(PREFIX)'; while [ ! -e "$$at" ]; do at=$$(dirname "$$at"); done; [ -w "$$at" ] || command -v sudo || true)
 # What GoogleTest says it ran: an entry of CTest's is many tests.
@@ -31,6 +36,7 @@ counts = awk '/^\[  PASSED  \] [0-9]+ test/ {passed += $$4} /^\[  SKIPPED \] [0-
   END {printf "GoogleTest: %d tests passed, %d skipped\n", passed, skipped}' build/$(1)/Testing/Temporary/LastTest.log
 
 # Warnings are errors only with the compiler that the project is developed with (CI sets WERROR=ON), so that a newer
+# compiler's new warning stops nobody.
 werror = -DTUTTI_WERROR=$(if $(WERROR),$(WERROR),$$([[ $$($(CXX) -dumpfullversion 2>/dev/null) == 12.* ]] && echo ON || echo OFF))
 
 # What a line of help shows first: `##` is for users, `###` for who works on Tutti.
@@ -44,8 +50,8 @@ help:  ## print this
 build:
 	@mkdir -p build
 
-deps-build: build
-	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt:build)
+deps-library: build
+	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt:build packages.txt:hosts packages.txt:features)
 
 deps: build
 	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt)
@@ -53,8 +59,8 @@ deps: build
 deps-ci: deps
 	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt packages-ci.txt)
 
-demo: deps-build  ## train a small GPT on four ranks; draw its loss and a timeline
-	@JOBS=$(JOBS) ARGS='$(ARGS)' scripts/demo $(werror) && echo && echo "make demo took $$SECONDS s"
+demo: build  ## train a small GPT on four ranks; draw its loss and a timeline
+	@JOBS=$(JOBS) ARGS='$(ARGS)' SKIP_DEPS=$(SKIP_DEPS) scripts/demo $(first) $(werror)
 
 test: deps  ## build everything and run all tests
 	@$(call configure,release,$(release) $(werror))
@@ -62,27 +68,30 @@ test: deps  ## build everything and run all tests
 	@$(call ctest,release,--no-tests=error)
 	@$(call counts,release)
 
-install: deps  ## install the library and the program tutti (PREFIX=/usr/local)
-	@$(call configure,release,$(release) $(werror) -DCMAKE_INSTALL_PREFIX='$(PREFIX)')
+install: deps-library  ## install the library and the program tutti (PREFIX=/usr/local)
+	@$(call configure,release,$(library) -DBUILD_SHARED_LIBS=OFF -DCMAKE_INSTALL_PREFIX='$(PREFIX)')
 	@$(call build,release,tutti_install)
+	@rm -f build/release/install_manifest.txt  # of another user, maybe
 	@$(as_root) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
 	@$(if $(DESTDIR),,$(as_root) sh -c 'command -v ldconfig >/dev/null && [ "$$(id -u)" = 0 ] && ldconfig || true')
 	@echo "Installed into $(DESTDIR)$(PREFIX). What is there: build/release/install_manifest.txt"
 
-uninstall:
+uninstall:  ## remove what make install wrote
 	@[ -f build/release/install_manifest.txt ] || { echo "make uninstall: nothing was installed from this folder" >&2; exit 1; }
-	@xargs -d '\n' $(as_root) rm -f <build/release/install_manifest.txt
+	@sed 's,^,$(DESTDIR),' build/release/install_manifest.txt | xargs -d '\n' $(as_root) rm -f
 
 # From the folder of the other builds: the same objects, linked as a shared library. Whatever is built next links them anew.
-deb: deps  ## make libtutti0, libtutti-dev and tutti-tools in build/packages
-	@$(call configure,release,$(release) $(werror) -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX=/usr)
+deb: deps-library  ## make libtutti0, libtutti-dev and tutti-tools in build/packages
+	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt:packages)
+	@$(call configure,release,$(library) -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX=/usr)
 	@$(call build,release,tutti_install)
 	@rm -rf build/packages build/release/packages && cd build/release && \
 	  cpack -G DEB >cpack.log 2>&1 && mv packages .. || { cat cpack.log; exit 1; }
 	@ls build/packages/*.deb
 
-demo-identical: deps  ## train it on threads, processes and two hosts: the same bits
-	@$(call configure,release,$(release) $(werror))
+demo-identical: build  ## train it on threads, processes and two hosts: the same bits
+	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt:build packages.txt:hosts)
+	@$(call configure,release,$(first) $(werror))
 	@$(call build,release,example_train_gpt)
 	@scripts/demo-identical build/release/examples/train_gpt
 

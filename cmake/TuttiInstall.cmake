@@ -13,6 +13,7 @@ install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONEN
         FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
 install(EXPORT TuttiTargets NAMESPACE Tutti:: DESTINATION ${package_dir} COMPONENT development)
 
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/tutti COMPONENT development)
 configure_package_config_file(cmake/TuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/TuttiConfig.cmake
                               INSTALL_DESTINATION ${package_dir} PATH_VARS CMAKE_INSTALL_LIBDIR)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TuttiConfigVersion.cmake COMPATIBILITY SameMinorVersion)

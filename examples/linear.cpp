@@ -1,10 +1,14 @@
+// A line is fitted to points by gradient descent, with tensors and autograd alone.
 #include <cstdio>
 
+#include "flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
 
-int main() {
+int main(int argc, char** argv) {
+  flags::Options("linear", "Fits a line to points by gradient descent, with tensors and autograd alone.")
+      .parse(argc, argv);
   manual_seed(1);
   Tensor x = randn({256, 3});  // data: y = x·w + 0.5, w = (1, -2, 3)
   Tensor y = matmul(x, tensor({1.0, -2.0, 3.0})) + 0.5;

@@ -1,5 +1,6 @@
 # Progress of a step in one line; sourced by scripts.
 #   … | progress LABEL    reads lines "percent text"; draws a bar on a terminal, and prints a line a quarter elsewhere
+#   … | build_percent     makes such lines of what ninja or make prints, … | apt_percent of apt's status lines
 #   finished LABEL TEXT   replaces the bar by a line that stays
 
 progress_label() { printf '%-10s' "$1"; }
@@ -27,4 +28,28 @@ progress() {
 finished() {
   [ ! -t 2 ] || printf '\r\033[K' >&2
   printf '%s %s\n' "$(progress_label "$1")" "$2" >&2
+}
+
+# Ninja prints "[57/153] Building …", make "[ 37%] Building …".
+build_percent() {
+  local line
+  while read -r line; do
+    [[ $line != *'] Re-'* ]] || continue  # Re-checking globbed directories, Re-running CMake
+    if [[ $line =~ ^\[([0-9]+)/([0-9]+)\]\ (.*) ]]; then
+      echo "$((100 * BASH_REMATCH[1] / BASH_REMATCH[2])) ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]} files"
+    elif [[ $line =~ ^\[\ *([0-9]+)%\] ]]; then
+      echo "${BASH_REMATCH[1]}"
+    fi
+  done
+}
+
+# Lines "dlstatus:3:41.2:Retrieving …" (the first half of the bar) and "pmstatus:g++:57.1:Unpacking …" (the second).
+apt_percent() {
+  local kind share text
+  while IFS=: read -r kind _ share text; do
+    case $kind in
+      dlstatus) echo "$((${share%%.*} / 2)) $text" ;;
+      pmstatus) echo "$((50 + ${share%%.*} / 2)) $text" ;;
+    esac
+  done
 }

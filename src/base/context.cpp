@@ -24,8 +24,10 @@ Context first_context() {
 // of a rank (into which std::cout writes too) is line-buffered, as on a terminal. A terminal of its own for each rank
 // would cover programs without Tutti as well, but they would color and redraw what goes into a log. This runs before
 // main(), which may choose otherwise; every program that uses the library links this object file.
-[[gnu::constructor(101)]] void buffer_lines_of_a_rank() {
-  if (launched()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
+[[gnu::constructor(101)]] void prepare_rank() {
+  if (!launched()) return;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  tell_launcher(LauncherNote::uses_tutti);
 }
 }  // namespace
 

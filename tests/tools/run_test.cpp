@@ -470,11 +470,14 @@ TEST(Run, RanksFindTheirWorld) {
 
 TEST(Run, RanksThatNeverMeetAreCopiesAndItSaysSo) {
   Program copies(tutti_run({"-n", "3"}, {TUTTI_RANK_PROGRAM, "nothing"}));
-  EXPECT_EQ(copies.wait(), 0);
-  EXPECT_EQ(copies.err(), "tutti: none of the 3 ranks joined the world, so 3 copies of " TUTTI_RANK_PROGRAM
+  EXPECT_EQ(copies.wait(), 1);
+  EXPECT_EQ(copies.err(), "tutti: error: none of the 3 ranks joined the world, so 3 copies of " TUTTI_RANK_PROGRAM
                           " ran on their own\n"
-                          "tutti: a rank joins by its first call of world(), rank(), launch() or a collective\n");
+                          "tutti: a rank joins by its first call of launch(), world(), rank() or a collective\n");
   EXPECT_EQ(copies.out(), "");
+  Program others(tutti_run({"-n", "3"}, {"true"}));  // may be meant so
+  EXPECT_EQ(others.wait(), 0);
+  EXPECT_THAT(others.err(), HasSubstr("tutti: none of the 3 ranks joined the world"));
   // In each of these they do meet, the last time without Tutti.
   for (std::string how : {"rank", "launch", "socket"}) {
     Program p(tutti_run({"-n", "2"}, {TUTTI_RANK_PROGRAM, how}));

@@ -1,5 +1,5 @@
 # cmake "-DPROGRAMS=build/examples/tour;..." -P check_help.cmake
-# Each program answers --help with its usage, in lines of at most 100 columns, and an option or a word that it does not
+# Each program answers --help with its usage, in lines of at most 80 columns, and an option or a word that it does not
 # know with an error that begins with its name.
 cmake_minimum_required(VERSION 3.22)
 
@@ -27,7 +27,7 @@ foreach(program IN LISTS PROGRAMS)
   string(REPLACE "\n" ";" lines "${lines}")
   foreach(line IN LISTS lines)
     string(LENGTH "${line}" length)
-    if(length GREATER 100)
+    if(length GREATER 80)
       message(FATAL_ERROR "${program} --help has a line of ${length} columns:\n${line}")
     endif()
   endforeach()

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -14,9 +13,10 @@ JoinedFile::JoinedFile() : file_(::memfd_create("tutti-joined", MFD_CLOEXEC)) {}
 
 std::string JoinedFile::path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get()); }
 
-bool JoinedFile::is_written() const {
-  struct stat s{};
-  return file_.get() < 0 || ::fstat(file_.get(), &s) != 0 || s.st_size > 0;  // who cannot know says nothing
+bool JoinedFile::has(LauncherNote note) const {
+  if (file_.get() < 0) return note == LauncherNote::joined;  // who cannot know says nothing
+  char byte = 0;
+  return ::pread(file_.get(), &byte, 1, static_cast<off_t>(note)) == 1 && byte != 0;
 }
 
 // The system lists connections, also those that have ended lately: "0: 0100007F:7530 0100007F:A1B2 06 ...".

@@ -4,17 +4,18 @@
 #include <cstdint>
 #include <string>
 
+#include "base/launched.h"
 #include "tools/tutti/signals.h"
 
 namespace tutti::tool {
 
-/// A file without a name, where a rank writes when it joins its world (see tell_launcher() in environment.cpp).
+/// A file without a name, into which ranks write their notes (see tell_launcher() in src/base/launched.h).
 class JoinedFile {
  public:
   JoinedFile();
   /// Of the file, for processes of this host.
   std::string path() const;
-  bool is_written() const;
+  bool has(LauncherNote note) const;
 
  private:
   Descriptor file_;

@@ -30,6 +30,7 @@ int usage(FILE* to, int code) {
 int no_command(const std::string& name) {
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.emplace_back(c.name);
+  names.insert(names.end(), {"--help", "--version", "help"});
   std::string near = nearest(name, names);
   if (!near.empty()) near = "; did you mean " + near + "?";
   std::fprintf(stderr, "tutti: there is no command '%s'%s\n", name.c_str(), near.c_str());

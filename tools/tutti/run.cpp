@@ -55,7 +55,7 @@ void resolve_ranks(const TypedOptions& typed, RunOptions& o) {
   o.ranks = std::exchange(o.total, 0);
 }
 
-void resolve_meeting(const TypedOptions& typed, RunOptions& o) {
+void resolve_rendezvous(const TypedOptions& typed, RunOptions& o) {
   if (!typed.backend.empty() && typed.backend != "c10d" && typed.backend != "static")
     throw UsageError(
         fmt::format("--rdzv-backend {}: the nodes meet at --rdzv-endpoint by themselves; leave it out, or "
@@ -118,7 +118,7 @@ RunOptions parse(const Words& words) {
   o.command = options.parse(words);
   if (o.command.empty()) throw UsageError("name the program to run");
   if (!typed.nodes.empty()) o.nodes = parse_node_count(typed.nodes);
-  resolve_meeting(typed, o);
+  resolve_rendezvous(typed, o);
   resolve_ranks(typed, o);
   if (o.node_timeout < 0.1) throw UsageError("--node-timeout is at least 0.1 seconds");
   for (const std::string& v : o.variables)
@@ -198,12 +198,15 @@ std::chrono::milliseconds milliseconds(double seconds) {
 
 SuperviseOptions supervise_options(const RunOptions& o) { return {.print = !o.quiet, .grace = milliseconds(o.grace)}; }
 
-// Ranks that ended well, and never met: most likely not what the user wants. All join or none does, so node 0 knows.
-void explain_copies(const RunOptions& o, const Nodes::Place& place, const JoinedFile& joined, Printer& printer) {
-  if (place.world_size == 1 || o.node != 0 || joined.is_written() || port_was_used(place.port)) return;
-  printer.print(2, fmt::format("tutti: none of the {} ranks joined the world, so {} copies of {} ran on their own\n"
-                               "tutti: a rank joins by its first call of world(), rank(), launch() or a collective\n",
-                               place.world_size, place.world_size, o.command[0]));
+// Ranks that ended well, and never met. That is an error of a program that uses Tutti, whose copies each did the whole
+// work; others (hostname) may be meant so. All ranks join or none does, so node 0 knows. Returns the exit code.
+int explain_copies(const RunOptions& o, const Nodes::Place& place, const JoinedFile& file, Printer& printer) {
+  if (place.world_size == 1 || o.node != 0 || file.has(LauncherNote::joined) || port_was_used(place.port)) return 0;
+  bool error = file.has(LauncherNote::uses_tutti);
+  printer.print(2, fmt::format("tutti: {}none of the {} ranks joined the world, so {} copies of {} ran on their own\n"
+                               "tutti: a rank joins by its first call of launch(), world(), rank() or a collective\n",
+                               error ? "error: " : "", place.world_size, place.world_size, o.command[0]));
+  return error ? 1 : 0;
 }
 
 int run_here(RunOptions o) {
@@ -243,9 +246,9 @@ int run_here(RunOptions o) {
     Ending ending = supervise(processes, options, signals, printer);
     Nodes::Verdict verdict = nodes.end(epoch, verdict_of(ending));
     if (verdict.code == 0) {
-      if (ending.signal == 0) explain_copies(o, place, joined, printer);
+      int code = ending.signal == 0 ? explain_copies(o, place, joined, printer) : 0;
       printer.flush(signals);
-      return 0;
+      return code;
     }
     if (ending.by_signal) return 128 + ending.signal;
     if (verdict.lost)

@@ -22,7 +22,7 @@ int trace(const Words& words) {
   options.text("-o, --output", "FILE", "where the trace goes (trace.json beside the records)", output);
   options.text("-p, --picture", "FILE", "draws a picture of the trace as well, as SVG: when each rank ran and waited",
                picture);
-  options.real("--last", "MS", "draws only so many milliseconds of the end (0: all that is recorded)", last);
+  options.real("--last", "MS", "draws only so many milliseconds of the end; 0 is all", last);
   options.example("tutti run -n 4 --trace records ./train && tutti trace records", "which rank is slow?");
   options.parse_all(words);
   if (!picture.empty() && !picture.ends_with(".svg"))

@@ -30,6 +30,17 @@ std::string difference(const CallHeader& a, const CallHeader& b) {
   return {};
 }
 
+// What the ranks of two calls that differ have to do. Nothing where the difference says so itself.
+const char* remedy(const CallHeader& a, const CallHeader& b) {
+  if (a.kind != b.kind) return "\n  All ranks must call the same collectives in the same order.";
+  if (a.dtype != b.dtype) return "\n  All ranks must pass tensors of one dtype.";
+  if (a.recorded != b.recorded) return "";
+  if (a.tensors != b.tensors) return "\n  All ranks must pass equally many tensors.";
+  if (a.dims != b.dims || !std::equal(a.shape, a.shape + CallHeader::kDims, b.shape) || a.sizes != b.sizes)
+    return "\n  All ranks must pass tensors of one shape.";
+  return "\n  All ranks must pass the same arguments.";
+}
+
 // What a Call and its Brief have in common.
 template <class C>
 void fill(CallHeader& h, const C& call, size_t tensors, std::string_view file, uint32_t line) {
@@ -215,7 +226,11 @@ std::string find_uneven(const std::vector<CallFacts>& calls, const std::vector<i
 std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, const std::vector<int>& ranks,
                                          uint64_t sequence) {
   std::string why;
-  for (size_t k = 1; k < calls.size() && why.empty(); ++k) why = difference(calls[0].header, calls[k].header);
+  const char* todo = "";
+  for (size_t k = 1; k < calls.size() && why.empty(); ++k) {
+    why = difference(calls[0].header, calls[k].header);
+    if (!why.empty()) todo = remedy(calls[0].header, calls[k].header);
+  }
   bool nothing = why.empty() && calls[0].header.weighted && reduces_something(calls[0].header.kind) &&
                  std::all_of(calls.begin(), calls.end(), [](const CallFacts& c) { return c.header.factor == 0; });
   if (nothing)
@@ -228,7 +243,7 @@ std::optional<std::string> find_mismatch(const std::vector<CallFacts>& calls, co
   auto one = std::find_if(calls.begin(), calls.end(), each_batch);
   bool all = std::all_of(calls.begin(), calls.end(), each_batch);
   return fmt::format("ranks disagree in collective {} of their group: {}{}{}", sequence, why, list_calls(calls, ranks),
-                     one == calls.end() || all ? "" : advice(one->header.purpose()));
+                     one == calls.end() || all ? todo : advice(one->header.purpose()));
 }
 
 uint32_t shape_mark(const Shape& shape) {

@@ -15,7 +15,7 @@ namespace tutti::trace_picture {
 namespace {
 
 namespace svg = io::svg;
-using Call = Trace::Call;
+using TracedCall = Trace::Call;
 
 constexpr size_t kMostLanes = 64, kMostErrors = 20;  // ranks that are shown; with how they failed
 // Tooltips are left out where they would make the file large.
@@ -36,7 +36,7 @@ constexpr CallColor kColors[] = {
     {"other collectives", "#c9d8b0", "#66852f"},
 };
 
-size_t color_of(const Call& call) {
+size_t color_of(const TracedCall& call) {
   constexpr size_t others = std::size(kColors) - 1;
   if (call.number < 0) return others - 1;
   for (size_t k = 0; k + 1 < others; ++k)
@@ -58,7 +58,7 @@ std::string readable(int64_t ns) {
 }
 
 // Texts of calls have ends that tell them apart less than their beginnings.
-std::string tooltip(const Call& call) {
+std::string tooltip(const TracedCall& call) {
   const char* end = call.status == "failed" ? ", then it failed" : call.status == "waiting" ? " so far" : "";
   return fmt::format("{}{}: {}", readable(call.end - call.begin), end, svg::fitted(call.text, 1, kTooltip * 0.55));
 }
@@ -68,7 +68,7 @@ struct Span {
 };
 
 // What they cover together, in order.
-std::vector<Span> joined(std::vector<Span> spans) {
+std::vector<Span> merge_spans(std::vector<Span> spans) {
   std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   std::vector<Span> whole;
   for (const Span& s : spans)
@@ -86,7 +86,7 @@ int64_t length(const std::vector<Span>& spans) {
 
 // A call in the picture.
 struct Bar {
-  const Call* call;
+  const TracedCall* call;
   Span span;       // the part that is shown
   int64_t common;  // since when all ranks of its group have called it; its end: they have not
   size_t row;
@@ -121,7 +121,7 @@ class TraceDrawing {
   void choose_lanes(const std::vector<Lateness>& lateness);
   void find_common();
   void fill(Lane& lane);
-  int64_t common_since(const Call& call) const;
+  int64_t common_since(const TracedCall& call) const;
   bool shown(const Span& span) const { return span.end >= begin_ && span.begin <= end_; }
   Span clipped(const Span& span) const { return {std::max(span.begin, begin_), std::min(span.end, end_)}; }
 
@@ -155,7 +155,7 @@ class TraceDrawing {
 void TraceDrawing::find_window() {
   int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
   for (const Trace::Rank& rank : ranks_)
-    for (const Call& c : rank.calls) {
+    for (const TracedCall& c : rank.calls) {
       first = std::min(first, c.begin);
       last = std::max(last, std::max(c.begin, c.end));
     }
@@ -175,7 +175,7 @@ void TraceDrawing::choose_lanes(const std::vector<Lateness>& lateness) {
     records[rank.rank] = &rank;
     size = std::max(size, rank.world_size);
     bool failed = !rank.error.empty();
-    for (const Call& c : rank.calls) failed = failed || c.status != "done";
+    for (const TracedCall& c : rank.calls) failed = failed || c.status != "done";
     weight[rank.rank] += failed ? 1e9 : 0;
   }
   for (const Lateness& l : lateness) weight[l.rank] += l.waited;
@@ -199,7 +199,7 @@ void TraceDrawing::find_common() {
   std::map<std::string, std::set<int>> members;
   std::map<std::pair<std::string, int64_t>, std::pair<size_t, int64_t>> calls;  // how many, and the begin of the last
   for (const Trace::Rank& rank : ranks_)
-    for (const Call& c : rank.calls) {
+    for (const TracedCall& c : rank.calls) {
       members[c.group].insert(rank.rank);
       auto& [count, begin] = calls.try_emplace({c.group, c.number}, 0, c.begin).first->second;
       ++count;
@@ -211,7 +211,7 @@ void TraceDrawing::find_common() {
 
 // A call that has ended well was called by all, though some may have forgotten it. Of others that is known only where
 // every rank of the world left a record.
-int64_t TraceDrawing::common_since(const Call& call) const {
+int64_t TraceDrawing::common_since(const TracedCall& call) const {
   if (call.number < 0) return call.begin;
   if (auto found = common_.find({call.group, call.number}); found != common_.end() && (call.status == "done" || whole_))
     return std::clamp(found->second, call.begin, std::max(call.begin, call.end));
@@ -222,7 +222,7 @@ int64_t TraceDrawing::common_since(const Call& call) const {
 void TraceDrawing::fill(Lane& lane) {
   const size_t most_rows = lanes_.size() <= 4 ? 8 : lanes_.size() <= 8 ? 5 : 3;
   std::vector<int64_t> until;
-  for (const Call& c : lane.record->calls) {
+  for (const TracedCall& c : lane.record->calls) {
     Span span{c.begin, std::max(c.begin, c.end)};
     if (!shown(span)) continue;
     size_t row = 0;
@@ -233,7 +233,7 @@ void TraceDrawing::fill(Lane& lane) {
     lane.bars.push_back({&c, clipped(span), common_since(c), row});
     if (c.wait_begin) lane.waits.push_back(clipped({std::clamp(*c.wait_begin, span.begin, span.end), span.end}));
   }
-  lane.waits = joined(std::move(lane.waits));
+  lane.waits = merge_spans(std::move(lane.waits));
   rows_ = std::max(rows_, until.size());
   for (const Bar& bar : lane.bars) bytes_ += kBarBytes + tooltip(*bar.call).size();
 }
@@ -254,7 +254,7 @@ std::string TraceDrawing::subtitle() const {
     if (!lane.record) continue;
     std::vector<Span> spans;
     for (const Bar& bar : lane.bars) spans.push_back(bar.span);
-    flight += length(joined(spans));
+    flight += length(merge_spans(spans));
     wait += length(lane.waits);
     ++count;
   }
@@ -397,7 +397,7 @@ void TraceDrawing::draw_lane(svg::Drawing& out, const Lane& lane, double top) co
   }
   // Known of the program is what is between its first call that is remembered, and the record.
   int64_t first = calls.front().begin, until = lane.record->now;
-  for (const Call& c : calls) until = std::max(until, c.end);
+  for (const TracedCall& c : calls) until = std::max(until, c.end);
   if (Span known{first, until}; shown(known)) {
     known = clipped(known);
     out.rect({x(known.begin), top, x(known.end) - x(known.begin), program_height_}, fmt::format("fill='{}'", kRuns));

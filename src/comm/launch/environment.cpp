@@ -472,24 +472,13 @@ Worlds make_worlds(const Started& me) {
   return worlds;
 }
 
-// `tutti run` has an open file that it names by /proc, and says at the end if no rank has written there: its copies of
-// the program had nothing to do with each other. Where a rank cannot open it (a container in between), nothing is said.
-void tell_launcher() {
-  auto path = variable("TUTTI_JOINED");
-  if (!path) return;
-  int file = ::open(path->c_str(), O_WRONLY | O_CLOEXEC);
-  if (file < 0) return;
-  [[maybe_unused]] ssize_t written = ::write(file, "1", 1);
-  ::close(file);
-}
-
 struct Environment {
   Worlds worlds;
   std::shared_ptr<RankGroup> handle;
   Environment() {
     auto me = find_starter();
     if (!me) return;
-    tell_launcher();
+    tell_launcher(LauncherNote::joined);
     worlds = make_worlds(*me);
     try {
       handle = worlds.hosts ? make_handle(worlds.hosts, me->rank) : make_handle(worlds.local, me->rank);

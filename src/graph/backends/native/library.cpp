@@ -52,7 +52,6 @@ struct Module {
       list.push_back(std::filesystem::absolute(here.dli_fname, error).parent_path());
     list.push_back(std::filesystem::read_symlink("/proc/self/exe", error).parent_path());
     list.push_back(list.back() + "/../lib");
-    list.push_back(TUTTI_LIBRARY_DIR);
     for (std::string& path : list) path += "/libtutti_native.so";
     list.push_back("libtutti_native.so");  // the program's RUNPATH, which CMake's targets bring along
     return list;
