@@ -76,9 +76,9 @@ void save_pictures(const Settings& settings, const Measured& measured, const Tra
   trace.save(events);
   std::printf(
       "Look at\n"
-      "  %-20s the loss of each step\n"
-      "  %-20s the last %zu steps on all ranks: who computed, communicated and waited, and when\n"
-      "  %-20s more of them, to open in https://ui.perfetto.dev\n\n",
+      "  %-22s the loss of each step\n"
+      "  %-22s the last %zu steps on all ranks: who computed, communicated and waited, and when\n"
+      "  %-22s more of them, to open in https://ui.perfetto.dev\n\n",
       curve.c_str(), picture.c_str(), shown, events.c_str());
 }
 
