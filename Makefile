@@ -60,7 +60,8 @@ deps-ci: deps
 	@$(if $(SKIP_DEPS),:,scripts/install-deps packages.txt packages-ci.txt)
 
 demo: build  ## train a small GPT on four ranks; draw its loss and a timeline
-	@JOBS=$(JOBS) ARGS='$(ARGS)' SKIP_DEPS=$(SKIP_DEPS) scripts/demo $(first) $(werror)
+	@begin=$$(date +%s); $(if $(SKIP_DEPS),,scripts/install-deps packages.txt:build &&) \
+	JOBS=$(JOBS) ARGS='$(ARGS)' scripts/demo $(first) $(werror) && echo && echo "make demo took $$(($$(date +%s) - begin)) s"
 
 test: deps  ## build everything and run all tests
 	@$(call configure,release,$(release) $(werror))

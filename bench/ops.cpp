@@ -1,10 +1,9 @@
 // What single operators cost: (a) small ones, alone and as a chain with gradients; (b) those bound by memory, against a
-// measured copy; (c) products, against bare oneDNN. libtorch, where installed, does the same in the same run.
+// measured copy; (c) products (bench/matmul.cpp has them beside oneDNN). libtorch, where installed, does the same in
+// the same run.
 #include <fmt/core.h>
 #include <omp.h>
-#include <oneapi/dnnl/dnnl.h>
 
-#include <array>
 #include <functional>
 
 #include "base/isa.h"
@@ -12,6 +11,7 @@
 #include "bench/support/figure.h"
 #include "bench/support/measure.h"
 #include "bench/support/peer.h"
+#include "bench/support/products.h"
 #include "bench/support/run.h"
 #include "tutti/tutti.h"
 
@@ -19,18 +19,6 @@ using namespace bench;
 using tutti::Tensor;
 
 namespace {
-
-// Uniform between -2 and 2. Not by the library: a benchmark of one operator should not need another.
-Tensor uniform(const tutti::Shape& sizes) {
-  static uint64_t state = 1;
-  Tensor x = tutti::empty(sizes);
-  float* data = x.data<float>();
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    data[i] = static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-30f;
-  }
-  return x;
-}
 
 void use_threads(int threads) {
   tutti::context().threads = threads;
@@ -164,62 +152,26 @@ void layer_norm_chain(const Options& options, int threads) {
 
 // ---- (c) Products
 
-enum class Part { forward, grad_a, grad_b };
-
-// What bare oneDNN does for one of the three products of a layer: a[m, k] · b[k, n] = g[m, n].
-Contender bare_product(Part part, int64_t m, int64_t k, int64_t n, int threads) {
-  bool grad_a = part == Part::grad_a, grad_b = part == Part::grad_b;
-  int64_t rows = grad_b ? k : m, columns = grad_a ? k : n, depth = grad_a ? n : grad_b ? m : k;
-  Tensor left = uniform({rows * depth}), right = uniform({depth * columns}), out = uniform({rows * columns});
-  return {"onednn", [=](int64_t iterations) {
-            omp_set_num_threads(threads);
-            for (; iterations > 0; --iterations)
-              dnnl_sgemm(grad_b ? 'T' : 'N', grad_a ? 'T' : 'N', rows, columns, depth, 1.0f, left.data<float>(),
-                         grad_b ? rows : depth, right.data<float>(), grad_a ? depth : columns, 0.0f, out.data<float>(),
-                         columns);
-          }};
-}
-
-void report_product(const Options& options, Part part, std::array<int64_t, 3> shape, int threads) {
-  auto [m, k, n] = shape;
-  const char* suffix = part == Part::forward ? "" : part == Part::grad_a ? "_grad_a" : "_grad_b";
-  std::string name = fmt::format("mm_{}x{}x{}{}_t{}", m, k, n, suffix, threads);
+void report_product(const Options& options, const Product& p, int threads) {
+  std::string name = p.name(threads);
   if (!options.wants(name)) return;
   use_threads(threads);
-  Tensor a = uniform({m, k}), b = uniform({k, n}), g = uniform({m, n});
-  Tensor left = part == Part::forward ? a : part == Part::grad_a ? g : a.t();
-  Tensor right = part == Part::forward ? b : part == Part::grad_a ? b.t() : g;
-  auto t = measure({contender("tutti", [=] { tutti::mm(left, right); }), bare_product(part, m, k, n, threads),
-                    libtorch(fmt::format("mm{}", suffix), {m, k, n})},
-                   time_for(threads), options);
-  double gflop = 2e-9 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n);
+  auto t = measure({p.by_tutti(), libtorch(p.kind(), {p.m, p.k, p.n})}, time_for(threads), options);
   report({.name = name,
           .value = t[0].median * 1e6,
           .unit = "us",
-          .peer = "onednn",
+          .peer = "libtorch",
           .peer_value = t[1].median * 1e6,
-          .want = {Want::ratio_at_most, 1.05},
-          .extra = {{"gflops", gflop / t[0].median},
-                    {"libtorch", t[2].median * 1e6},
-                    {"of_libtorch", t[0].median / t[2].median},
+          .extra = {{"gflops", p.gflop() / t[0].median},
                     {"best", t[0].best * 1e6},
-                    {"best_onednn", t[1].best * 1e6},
+                    {"best_libtorch", t[1].best * 1e6},
                     {"spread", t[0].spread},
                     {"others", t[0].others}}});
 }
 
-void products(const Options& options, int threads) {
-  constexpr std::array<int64_t, 3> shapes[] = {{64, 1024, 1024}, {512, 512, 512}, {1024, 1024, 1024},
-                                               {128, 768, 3072}, {256, 256, 256}, {8, 64, 64}};
-  for (auto& shape : shapes)
-    for (Part part : {Part::forward, Part::grad_a, Part::grad_b}) report_product(options, part, shape, threads);
-}
-
 std::string details() {
   const char* isa[] = {"base", "v3", "v4"};
-  const dnnl_version_t* v = dnnl_version();
-  return fmt::format("isa={} onednn={}.{}.{} libtorch={}", isa[static_cast<int>(tutti::best_isa())], v->major, v->minor,
-                     v->patch, libtorch_version());
+  return fmt::format("isa={} libtorch={}", isa[static_cast<int>(tutti::best_isa())], libtorch_version());
 }
 
 }  // namespace
@@ -238,6 +190,6 @@ int main(int argc, char** argv) {
     streaming_operators(options, t);
     layer_norm_chain(options, t);
   }
-  for (int t : threads) products(options, t);
+  for (int t : threads) for_each_product([&](const Product& p) { report_product(options, p, t); });
   report_summary();
 }

@@ -78,7 +78,7 @@ void save_pictures(const Settings& settings, const Measured& measured, const Tra
       "Look at\n"
       "  %-22s the loss of each step\n"
       "  %-22s the last %zu steps on all ranks: who computed, communicated and waited, and when\n"
-      "  %-22s more of them, to open in https://ui.perfetto.dev\n\n",
+      "  %-22s all recorded calls, to open in https://ui.perfetto.dev\n\n",
       curve.c_str(), picture.c_str(), shown, events.c_str());
 }
 
@@ -94,7 +94,7 @@ void train(const Settings& settings) {
   if (first)
     std::printf(
         "Training a GPT of %s to write like this repository, character by character:\n"
-        "%s MB of its own sources and pages, on %s that average their gradients in each step (DDP).\n",
+        "%s MB of its own sources and documentation, on %s that average their gradients in each step (DDP).\n",
         size.c_str(), millions(double(text.size())).c_str(), describe_world().c_str());
   std::fflush(stdout);
 
@@ -142,15 +142,15 @@ void train(const Settings& settings) {
                 size + ", " + millions(double(text.size())) + " MB of text, " + describe_world());
   std::printf("%zu steps, loss %.4f, fingerprint of all losses %016lx\n", measured.losses.size(),
               measured.losses.back(), measured.fingerprint());
-  if (learned.status() != 0) throw std::runtime_error("nothing was learned");
+  if (learned.status() != 0) throw std::runtime_error("the loss did not fall");
 }
 
 int main(int argc, char** argv) {
   Settings settings{.ranks = 4, .steps = 1000, .length = 400, .transport = "threads", .out = "."};
   flags::Options options("train_gpt", "A small GPT learns to write like this repository, on several ranks.");
-  options.number("--ranks", "N", "ranks, where no launcher started them", settings.ranks, 1, 1000);
-  options.choice("--transport", "what carries their messages: ranks are threads, or processes that share memory",
-                 settings.transport, {"threads", "shm"});
+  options.number("--ranks", "N", "number of ranks, unless a launcher sets it", settings.ranks, 1, 1000);
+  options.choice("--transport", "ranks are threads, or processes with shared memory", settings.transport,
+                 {"threads", "shm"});
   options.number("--steps", "N", "steps of training", settings.steps, 1);
   options.number("--length", "N", "characters to write at the end", settings.length, 1);
   options.text("--out", "FOLDER", "where the loss curve and the trace go", settings.out);

@@ -1,7 +1,7 @@
-# Progress of a step in one line; sourced by scripts.
-#   … | progress LABEL    reads lines "percent text"; draws a bar on a terminal, and prints a line a quarter elsewhere
-#   … | build_percent     makes such lines of what ninja or make prints, … | apt_percent of apt's status lines
-#   finished LABEL TEXT   replaces the bar by a line that stays
+# Progress bars for scripts, which source this file.
+#   … | progress LABEL    reads lines "percent text"; draws a bar on a terminal, else prints a line at 25, 50 and 75 %
+#   … | build_percent     converts the output of ninja or make to lines "percent text"; apt_percent, apt's status lines
+#   finished LABEL TEXT   replaces the bar by a line of text
 
 progress_label() { printf '%-10s' "$1"; }
 

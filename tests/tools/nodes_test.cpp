@@ -62,7 +62,7 @@ TEST_P(LostOfThree, KilledEndsTheOthers) {
     Program& p = *nodes[static_cast<size_t>(k)];
     EXPECT_EQ(p.wait(), k == victim ? 128 + SIGKILL : 1) << k << ": " << p.err();
     if (k == victim) continue;
-    EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: " + is_lost(victim)), Not(HasSubstr("starts all ranks again"))));
+    EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: " + is_lost(victim)), Not(HasSubstr("restarting all ranks"))));
   }
   for (pid_t pid : children) EXPECT_TRUE(eventually([&] { return !is_alive(pid); }));
 }
@@ -236,7 +236,7 @@ TEST_F(Nodes, ASignalToOneEndsAllAndNobodyStartsAgain) {
   nodes[1]->signal(SIGTERM);
   EXPECT_EQ(nodes[1]->wait(), 128 + SIGTERM);
   EXPECT_NE(nodes[0]->wait(), 0);
-  EXPECT_THAT(nodes[0]->err() + nodes[1]->err(), Not(HasSubstr("starts all ranks again")));
+  EXPECT_THAT(nodes[0]->err() + nodes[1]->err(), Not(HasSubstr("restarting all ranks")));
 }
 
 // ---- Worlds
@@ -300,7 +300,7 @@ TEST_P(Engine, StartsAgainOnTwoFromTheLastCheckpoint) {
   for (int k : {0, 1}) EXPECT_EQ(nodes[k]->wait(), 0) << nodes[k]->err();
   EXPECT_THAT(nodes[0]->out(), HasSubstr("goes on at step"));
   EXPECT_THAT(nodes[0]->err(), AllOf(HasSubstr("on another node, rank 3: killed by signal 9"),
-                                     HasSubstr("starts all ranks again: 1 of 20 restarts")));
+                                     HasSubstr("restarting all ranks (restart 1 of 20)")));
   EXPECT_THAT(undisturbed.out(), HasSubstr("40 steps, the last loss is"));
   EXPECT_EQ(last_line(nodes[0]->out()), last_line(undisturbed.out()));
 }

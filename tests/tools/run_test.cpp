@@ -184,7 +184,7 @@ TEST(Run, WrongWordsAreSaid) {
     EXPECT_THAT(says(tutti_run({"--hosts", hosts}, {"true"})), HasSubstr("a name is missing in '" + hosts + "'"));
   EXPECT_THAT(says(tutti_run({"-n", "two"}, {"true"})), HasSubstr("takes a whole number, not 'two'"));
   EXPECT_THAT(says(tutti_run({"--nonsense"}, {"true"})), HasSubstr("there is no option --nonsense"));
-  EXPECT_THAT(says(tutti_run({}, {})), HasSubstr("name the program to run"));
+  EXPECT_THAT(says(tutti_run({}, {})), HasSubstr("no program is given"));
   EXPECT_THAT(says(tutti_run({"--nnodes", "2", "--node-rank", "2"}, {"true"})), HasSubstr("numbered from 0"));
   EXPECT_THAT(says(tutti_run({"--nnodes", "2"}, {"true"})), HasSubstr("needs --master-addr"));
   for (std::string hosts : {"a:2x", "a:0", "a:", "[::1]:x"})
@@ -445,12 +445,12 @@ TEST(Run, StartsAgainAfterAFailure) {
   EXPECT_EQ(p.wait(), 0);
   EXPECT_EQ(lines(p.out()), (std::set<std::string>{"[0] epoch 0", "[1] epoch 0", "[0] epoch 1", "[1] epoch 1",
                                                    "[0] epoch 2", "[1] epoch 2"}));
-  EXPECT_THAT(p.err(), AllOf(HasSubstr("starts all ranks again: 1 of 4 restarts"), HasSubstr("2 of 4 restarts"),
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("restarting all ranks (restart 1 of 4)"), HasSubstr("restart 2 of 4"),
                              Not(HasSubstr("3 of 4"))));
   EXPECT_EQ(contents(folder / "logs/epoch-1/rank-1.out"), "epoch 1\n");
   Program never(tutti_run({"-n", "2", "--max-restarts", "2"}, shell("exit $((RANK + 4))")));
   EXPECT_THAT(never.wait(), testing::AnyOf(4, 5));
-  EXPECT_THAT(never.err(), AllOf(HasSubstr("2 of 2 restarts"), Not(HasSubstr("3 of 2"))));
+  EXPECT_THAT(never.err(), AllOf(HasSubstr("restart 2 of 2"), Not(HasSubstr("restart 3"))));
 }
 
 // ---- Worlds
@@ -568,7 +568,7 @@ TEST(Run, WorldsMeetAgainInEveryEpoch) {
                       shell("[ $TUTTI_EPOCH = 2 ] || export TUTTI_FAULTS='kill rank=1 call=20'; exec \"" TUTTI_TOOL
                             "\" bench -i 100 -e 4K")));
   EXPECT_EQ(p.wait(), 0) << p.err();
-  EXPECT_THAT(p.err(), AllOf(HasSubstr("2 of 3 restarts"), Not(HasSubstr(kNoneJoined))));
+  EXPECT_THAT(p.err(), AllOf(HasSubstr("restart 2 of 3"), Not(HasSubstr(kNoneJoined))));
 }
 
 // ---- Many hosts: here they are all this one, which each reaches by a shell instead of ssh
@@ -620,7 +620,7 @@ TEST_F(Hosts, AFailureOfOneEndsAllAndAllStartAgain) {
   EXPECT_EQ(p.wait(), 7) << p.err();
   EXPECT_EQ(lines(p.out()).size(), 6u);
   EXPECT_THAT(p.err(), AllOf(HasSubstr("tutti: rank 2 failed: exit code 7"),
-                             HasSubstr("on another node, rank 2: exit code 7"), HasSubstr("1 of 1 restarts")));
+                             HasSubstr("on another node, rank 2: exit code 7"), HasSubstr("restart 1 of 1")));
 }
 
 // The node of the first failure has a rank that takes its time; the failure counts from when it happened.

@@ -1,4 +1,4 @@
-// The command line of a program: options with their defaults, help, and errors that say what to type instead.
+// Parser for the command line of a program: options with defaults, --help, and errors that suggest what to type.
 //
 //   int64_t steps = 1000;
 //   std::string out = ".";
@@ -8,10 +8,10 @@
 //   options.example("train_gpt --steps 20", "a short run");
 //   options.parse(argc, argv);
 //
-// What a user may type: `--steps 20`, `--steps=20`, `-s 20`, `-s20`; `-ab` for the flags -a and -b; `--out_dir` for
-// `--out-dir`; negative numbers as values; `--` before words that look like options and are none. An option that takes
-// one value may be repeated: the last value counts, so that a script can append to a command line. Names are not
-// abbreviated: `--step` is an error that suggests `--steps`. Every program has -h and --help.
+// A user may type `--steps 20`, `--steps=20`, `-s 20` or `-s20`; `-ab` for the flags -a and -b; `--out_dir` for
+// `--out-dir`; negative numbers as values; `--` before arguments that look like options. If an option is repeated, its
+// last value counts, so that a script can append to a command line. Names cannot be abbreviated: `--step` is an error
+// that suggests `--steps`. Every program has -h and --help.
 #pragma once
 
 #include <cstdint>
@@ -22,61 +22,63 @@
 
 namespace tutti::flags {
 
-/// A command line that the program does not understand: the text says what is wrong and what to type. Programs end with
-/// code 2.
+/// An invalid command line. The text says what is wrong and what to type. Programs exit with code 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The options and arguments that a program understands. It keeps references to the variables that they set.
+/// The options and arguments of a program. Holds references to the variables that parsing sets; they must outlive it.
 class Options {
  public:
-  /// `usage` is the program's name, or more: "tutti run [options] program [arguments]". The words before the first
-  /// bracket are the name that errors begin with. `about` says in a sentence or two what the program does.
+  /// `usage` is the program's name, or a whole usage line: "tutti run [options] program [arguments]". Errors begin with
+  /// the words before the first bracket. `about` describes the program in a sentence or two.
   Options(std::string usage, std::string about) : usage_(std::move(usage)), about_(std::move(about)) {}
 
-  // `names` is "-n", "--ranks" or several: "-n, -np, --ranks". `what` stands for the value in the help: "N", "FOLDER".
-  // The value that the variable has is the default, which the help shows; a number below `least` and an empty text
-  // mean that there is none.
+  // Each of the next functions declares an option. `names` is "-n", "--ranks" or several: "-n, -np, --ranks". `what`
+  // stands for the value in the help: "N", "FOLDER". The help shows the variable's current value as the default; a
+  // number below `least` or an empty text means that there is no default.
 
-  /// Sets value to true where the option is given.
+  /// Declares a flag: the option sets value to true.
   void flag(const std::string& names, const std::string& about, bool& value);
+  /// Declares an option that takes a whole number from `least` to `most`.
   void number(const std::string& names, const std::string& what, const std::string& about, int64_t& value,
               int64_t least = 0, int64_t most = INT64_MAX);
-  /// 4096, 64K, 16M, 1G.
+  /// Declares an option that takes a number of bytes: 4096, 64K, 16M, 1G.
   void bytes(const std::string& names, const std::string& about, int64_t& value);
+  /// Declares an option that takes a finite number, at least `least`.
   void real(const std::string& names, const std::string& what, const std::string& about, double& value,
             double least = 0);
+  /// Declares an option that takes any text.
   void text(const std::string& names, const std::string& what, const std::string& about, std::string& value);
-  /// One of a few words.
+  /// Declares an option that takes one of `choices`.
   void choice(const std::string& names, const std::string& about, std::string& value,
               const std::vector<std::string>& choices);
-  /// May be repeated: appends each value.
+  /// Declares an option that may be repeated; each use appends a value.
   void list(const std::string& names, const std::string& what, const std::string& about,
             std::vector<std::string>& value);
 
-  /// A word that is no option; arguments are taken in the order of their declaration. It must be given where the
+  /// Declares a positional argument; the command line has them in the order of their declaration. It is required if the
   /// variable is empty.
   void argument(const std::string& what, const std::string& about, std::string& value);
-  /// All further words.
+  /// Declares the list of all further positional arguments.
   void arguments(const std::string& what, const std::string& about, std::vector<std::string>& value);
 
-  /// Options declared from here on are shown by --help-all only.
+  /// Hides options declared after this call from --help; --help-all shows them.
   void advanced() { is_advanced_ = true; }
-  /// A command line for the end of the help, and what it does.
+  /// Adds an example to the end of the help: a command line and what it does.
   void example(const std::string& command, const std::string& about) { examples_.push_back({command, about}); }
 
-  /// Sets the variables. --help prints the help and ends the program with code 0; a command line that is not understood
-  /// ends it with code 2 and a message on standard error.
+  /// Parses the command line and sets the variables. On --help, prints the help and exits with code 0. On an invalid
+  /// command line, prints a message to standard error and exits with code 2.
   void parse(int argc, const char* const* argv) const;
-  /// The same for a program that starts another one: options end at the first word that is none, and that word and all
-  /// that follow are returned as they are (without a "--" before them). Throws UsageError.
+  /// Parses `words` for a program that starts another one: options end at the first word that is no option. Returns
+  /// that word and all that follow it, without a "--" before them. Throws UsageError. On --help, exits as above.
   std::vector<std::string> parse(const std::vector<std::string>& words) const;
-  /// Options may come after other words too. Returns the words that are no options, where no argument was declared for
-  /// them. Throws UsageError.
+  /// Parses `words`, where options may also follow arguments. Returns the words for which no argument was declared.
+  /// Throws UsageError. On --help, exits as above.
   std::vector<std::string> parse_all(const std::vector<std::string>& words) const;
 
-  /// The text that --help prints, or with `all` --help-all.
+  /// Returns the text that --help prints, or that of --help-all if `all`.
   std::string help(bool all = false) const;
 
  private:
@@ -119,11 +121,11 @@ class Options {
   bool is_advanced_ = false;
 };
 
-/// Returns the one of `names` that a user who typed `word` most likely meant, or "" where none is near: by the number
-/// of letters to change, or because the word begins it. Dashes in front do not count.
+/// Returns the name that is most similar to `word`, by edit distance or as a completion of it, or "" if none is.
+/// Ignores leading dashes, case, and the difference between _ and -.
 std::string nearest(const std::string& word, const std::vector<std::string>& names);
 
-/// "512", "64K": as short as it is exact.
+/// Returns a number of bytes as its shortest exact text: "512", "64K".
 std::string bytes_text(int64_t bytes);
 
 }  // namespace tutti::flags

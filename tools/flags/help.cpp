@@ -12,7 +12,7 @@ namespace tutti::flags {
 namespace {
 
 constexpr size_t kWidth = 80;  // columns of the screen
-constexpr size_t kHead = 34;    // columns of names at most, where their explanation is beside them
+constexpr size_t kHead = 34;   // columns of names at most, where their explanation is beside them
 
 // In characters: a byte 10xxxxxx goes on with the one before.
 size_t columns(const std::string& text) {

@@ -15,9 +15,9 @@ struct Command {
 constexpr Command kCommands[] = {
     {"run", "start a program as several ranks, on this host or many", run},
     {"bench", "measure collectives", bench},
-    {"info", "what this build and this machine have", info},
-    {"trace", "put the flight records of ranks together: who is slow, and a trace for Perfetto", trace},
-    {"graph", "run a program and show what it compiled: graphs, generated code, fusion groups, memory", graph},
+    {"info", "features of this build and this machine", info},
+    {"trace", "merge flight records: slow and failed ranks, a trace, a picture", trace},
+    {"graph", "run a program and show its compiled graphs and code", graph},
 };
 
 int usage(FILE* to, int code) {

@@ -86,37 +86,37 @@ RunOptions parse(const Words& words) {
   options.example("tutti run -n 4 ./train", "four processes on this host");
   options.example("tutti run --host a:8,b:8 ./train", "eight on each of two hosts, by ssh");
   options.example("tutti run --log logs -n 4 ./train", "what each prints in a file of its own");
-  options.text("-n, --ranks", "N", "ranks on this host, or on each (default one a core)", typed.ranks);
-  options.text("-H, --host", "A:8,B:8", "start on these hosts by ssh, so many ranks on each", o.hosts);
+  options.text("-n, --ranks", "N", "ranks on each host (default one for each core)", typed.ranks);
+  options.text("-H, --host", "A:8,B:8", "hosts, and the ranks on each; started by ssh", o.hosts);
   options.text("--log", "FOLDER", "write what rank r prints to FOLDER/rank-r.out, .err", o.log_folder);
   options.flag("--plain", "print lines without the rank in front", o.plain);
   options.flag("--quiet", "print nothing of what ranks print", o.quiet);
   options.list("--env", "NAME=VALUE", "a variable for the ranks (may be repeated)", o.variables);
   options.text("--trace", "FOLDER", "keep flight records there: see tutti trace", o.trace);
   options.number("--max-restarts", "N", "start all ranks again after a failure, N times", o.max_restarts);
-  options.text("--nnodes", "N", "one of N commands like this, each on its own host", typed.nodes);
-  options.number("--node-rank", "K", "which of them, from 0 on (as they come)", o.node);
-  options.text("--master-addr", "HOST", "where node 0 is, as the others reach it", o.address);
+  options.text("--nnodes", "N", "number of nodes: run this command once on each", typed.nodes);
+  options.number("--node-rank", "K", "number of this node, from 0 (default by order of start)", o.node);
+  options.text("--master-addr", "HOST", "address of node 0", o.address);
 
   options.advanced();
   options.text("-np, --np", "N", "ranks of all hosts together, as in mpirun", typed.total);
   options.text("--nproc-per-node", "N", "the same as -n; auto, cpu: one for each core", typed.ranks_of_node);
   options.text("--hosts", "A:8,B:8", "the same as --host ([::1]:4 for an address of IPv6)", o.hosts);
-  options.text("--rsh", "COMMAND", "instead of ssh", o.rsh);
-  options.list("-x", "NAME[=VALUE]", "--env, or a variable as it is here", typed.exported);
+  options.text("--rsh", "COMMAND", "program that starts ranks on other hosts", o.rsh);
+  options.list("-x", "NAME[=VALUE]", "like --env; NAME alone copies the value of this shell", typed.exported);
   options.text("--log-dir", "FOLDER", "the same as --log", o.log_folder);
   options.flag("--no-bind", "let ranks run on any core, not a share for each", o.no_bind);
-  options.real("--grace", "SECONDS", "for ranks to end by themselves, before a kill", o.grace);
+  options.real("--grace", "SECONDS", "time for ranks to end before SIGTERM, then SIGKILL", o.grace);
   options.number("--master-port", "PORT", "where node 0 listens for the others", o.port, 1, 65535);
   options.text("--rdzv-endpoint", "HOST:PORT", "the same as --master-addr and -port", typed.endpoint);
-  options.text("--rdzv-id", "NAME", "of the job: nodes of another one are refused", o.job);
+  options.text("--rdzv-id", "NAME", "name of the job: nodes of another job are an error", o.job);
   options.text("--rdzv-backend", "NAME", "c10d or static: nodes meet at the endpoint anyway", typed.backend);
-  options.flag("--standalone", "a job on this host alone, as it is without --nnodes", typed.standalone);
-  options.real("--join-timeout", "SECONDS", "that nodes wait for each other", o.join_timeout);
-  options.real("--node-timeout", "SECONDS", "after which a silent node is lost", o.node_timeout);
-  options.flag("--controlled", "used between hosts: orders come by standard input", o.controlled);
+  options.flag("--standalone", "one host, as without --nnodes (for torchrun's users)", typed.standalone);
+  options.real("--join-timeout", "SECONDS", "how long nodes wait for each other at the start", o.join_timeout);
+  options.real("--node-timeout", "SECONDS", "a node that sends nothing for so long is lost", o.node_timeout);
+  options.flag("--controlled", "internal: --host starts other hosts with it", o.controlled);
   o.command = options.parse(words);
-  if (o.command.empty()) throw UsageError("name the program to run");
+  if (o.command.empty()) throw UsageError("no program is given: tutti run -n 4 ./train");
   if (!typed.nodes.empty()) o.nodes = parse_node_count(typed.nodes);
   resolve_rendezvous(typed, o);
   resolve_ranks(typed, o);
@@ -257,7 +257,7 @@ int run_here(RunOptions o) {
       printer.print(2, fmt::format("tutti: on another node, {}\n", verdict.text));
     bool over = verdict.final || ending.signal != 0 || epoch >= o.max_restarts;
     if (!over)
-      printer.print(2, fmt::format("tutti: starts all ranks again: {} of {} restarts\n", epoch + 1, o.max_restarts));
+      printer.print(2, fmt::format("tutti: restarting all ranks (restart {} of {})\n", epoch + 1, o.max_restarts));
     if (!printer.flush(signals) || over) return verdict.code;
   }
 }

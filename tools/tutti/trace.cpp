@@ -18,8 +18,8 @@ int trace(const Words& words) {
       "Puts the records that ranks left in a folder (TUTTI_TRACE=folder, tutti run --trace folder) together: "
       "prints who is slow and who failed, and writes a trace to open in https://ui.perfetto.dev. Of folders "
       "epoch-<n> in it, which tutti run --max-restarts makes, the newest counts.");
-  options.argument("FOLDER", "the one that has the records", records);
-  options.text("-o, --output", "FILE", "where the trace goes (trace.json beside the records)", output);
+  options.argument("FOLDER", "folder of the records", records);
+  options.text("-o, --output", "FILE", "trace file (default trace.json in that folder)", output);
   options.text("-p, --picture", "FILE", "draws a picture of the trace as well, as SVG: when each rank ran and waited",
                picture);
   options.real("--last", "MS", "draws only so many milliseconds of the end; 0 is all", last);

@@ -109,9 +109,10 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
 /// process uses one thread for its operators, since a forked process cannot use the threads of its parent.
 void spawn_processes(int n, const std::function<void()>& body, const SpawnOptions& options = {});
 
-/// Runs body as a rank. If a launcher (`tutti run`, mpirun, srun, or RANK and WORLD_SIZE) started this process, body runs
-/// here as the launched rank. Otherwise body runs on n ranks that are threads of this process, as with spawn_ranks(n, body).
-/// So one program runs by itself, on processes and on hosts.
+/// Runs body on ranks. If a launcher (`tutti run`, mpirun, srun, or one that sets RANK and WORLD_SIZE) started this
+/// process, calls body once, as the launched rank; n is ignored. Otherwise calls spawn_ranks(n, body), whose ranks are
+/// threads of this process. Throws ValueError if n < 1; throws if the launcher's variables are invalid, and what body
+/// throws.
 void launch(int n, const std::function<void()>& body);
 
 }  // namespace tutti

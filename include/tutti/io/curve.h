@@ -1,4 +1,4 @@
-// A curve as a picture (SVG): how the loss fell, for a README or a browser.
+// Line charts as SVG files, such as a loss curve, for a README or a browser.
 //
 //   io::save_curve("loss.svg", losses, {.title = "Training loss", .y = "loss"});
 #pragma once
@@ -8,18 +8,18 @@
 
 namespace tutti::io {
 
+/// Options of draw_curve() and save_curve().
 struct CurveOptions {
   std::string title = {}, subtitle = {};
-  std::string x = "step", y = "value";  // names of the axes
-  int smooth =
-      0;  // the thick line is the average of so many steps around each; 0: a number that suits; 1: no such line
+  std::string x = "step", y = "value";  // labels of the axes
+  int smooth = 0;                       // steps in the moving average; 0: chosen by the number of values; 1: no average
 };
 
-/// Draws values over their number, counted from 1, and their average over neighbors as a thick line. Values that are
-/// not finite leave a gap and are marked. The result is one SVG of at most 60 KB, however many values there are.
+/// Returns an SVG of at most 60 KB. It shows the values over their index, counted from 1, and their moving average as
+/// a thick line. Values that are not finite leave a gap and get a mark.
 std::string draw_curve(const std::vector<double>& values, const CurveOptions& options = {});
 
-/// Writes that picture into a file. Throws FileError where it cannot.
+/// Writes the SVG of draw_curve() to a file. Throws FileError if the file cannot be written.
 void save_curve(const std::string& path, const std::vector<double>& values, const CurveOptions& options = {});
 
 }  // namespace tutti::io
