@@ -20,7 +20,8 @@ bool JoinedFile::has(LauncherNote note) const {
 }
 
 // The system lists connections, also those that have ended lately: "0: 0100007F:7530 0100007F:A1B2 06 ...".
-bool port_was_used(uint16_t port) {
+int count_connections(uint16_t port) {
+  int count = 0;
   std::string end = fmt::format(":{:04X}", port);
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(path);
@@ -28,10 +29,10 @@ bool port_was_used(uint16_t port) {
     std::getline(file, line);
     while (std::getline(file, line)) {
       std::istringstream(line) >> number >> local >> remote;
-      if (local.ends_with(end) || remote.ends_with(end)) return true;
+      if (local.ends_with(end) || remote.ends_with(end)) ++count;
     }
   }
-  return false;
+  return count;
 }
 
 }  // namespace tutti::tool

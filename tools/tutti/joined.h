@@ -21,8 +21,9 @@ class JoinedFile {
   Descriptor file_;
 };
 
-/// Whether a connection to the port is, or was within the last minute: ranks that meet there in another way than
-/// Tutti's (torch.distributed) write nothing.
-bool port_was_used(uint16_t port);
+/// Returns the number of connections from or to the port that there are, or that ended within the last minute. If it
+/// grows while ranks run, they meet there in another way than Tutti's (torch.distributed), and write no notes. Before,
+/// it may be more than 0: connections of other programs that had the port.
+int count_connections(uint16_t port);
 
 }  // namespace tutti::tool

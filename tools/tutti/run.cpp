@@ -200,8 +200,11 @@ SuperviseOptions supervise_options(const RunOptions& o) { return {.print = !o.qu
 
 // Ranks that ended well, and never met. That is an error of a program that uses Tutti, whose copies each did the whole
 // work; others (hostname) may be meant so. All ranks join or none does, so node 0 knows. Returns the exit code.
-int explain_copies(const RunOptions& o, const Nodes::Place& place, const JoinedFile& file, Printer& printer) {
-  if (place.world_size == 1 || o.node != 0 || file.has(LauncherNote::joined) || port_was_used(place.port)) return 0;
+int explain_copies(const RunOptions& o, const Nodes::Place& place, const JoinedFile& file, int connections_before,
+                   Printer& printer) {
+  if (place.world_size == 1 || o.node != 0 || file.has(LauncherNote::joined) ||
+      count_connections(place.port) > connections_before)
+    return 0;
   bool error = file.has(LauncherNote::uses_tutti);
   printer.print(2, fmt::format("tutti: {}none of the {} ranks joined the world, so {} copies of {} ran on their own\n"
                                "tutti: a rank joins by its first call of launch(), world(), rank() or a collective\n",
@@ -233,6 +236,7 @@ int run_here(RunOptions o) {
   for (int epoch = 0;; ++epoch) {
     Nodes::Place place = nodes.meet(epoch, static_cast<int>(o.ranks));
     std::vector<Process> processes = rank_processes(o, place, secret, epoch, joined.path());
+    int connections_before = count_connections(place.port);
     auto verdict_of = [&](const Ending& e) {
       Nodes::Verdict v{e.code, e.signal != 0 || e.hopeless, e.text};
       if (e.first >= 0) v.text = fmt::format("{}: {}", processes[static_cast<size_t>(e.first)].name, e.text);
@@ -246,7 +250,7 @@ int run_here(RunOptions o) {
     Ending ending = supervise(processes, options, signals, printer);
     Nodes::Verdict verdict = nodes.end(epoch, verdict_of(ending));
     if (verdict.code == 0) {
-      int code = ending.signal == 0 ? explain_copies(o, place, joined, printer) : 0;
+      int code = ending.signal == 0 ? explain_copies(o, place, joined, connections_before, printer) : 0;
       printer.flush(signals);
       return code;
     }
