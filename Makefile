@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps deps-library deps-ci demo demo-identical test install uninstall deb bench format lint asan tsan soak fuzz clean
+.PHONY: help deps deps-library deps-ci demo demo-identical test install examples uninstall deb bench format lint asan tsan soak fuzz clean
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -75,11 +75,16 @@ install: deps-library  ## install the library and the program tutti (PREFIX=/usr
 	@rm -f build/release/install_manifest.txt  # of another user, maybe
 	@$(as_root) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
 	@$(if $(DESTDIR),,$(as_root) sh -c 'command -v ldconfig >/dev/null && [ "$$(id -u)" = 0 ] && ldconfig || true')
-	@echo "Installed into $(DESTDIR)$(PREFIX). What is there: build/release/install_manifest.txt"
+	@echo "Installed into $(DESTDIR)$(PREFIX): the program is $(DESTDIR)$(PREFIX)/bin/tutti; all files are listed in build/release/install_manifest.txt"
+
+examples: deps-library  ## build the programs of examples/ into build/release/examples
+	@$(call configure,release,$(library) -DBUILD_SHARED_LIBS=OFF)
+	@$(call build,release,tutti_examples)
 
 uninstall:  ## remove what make install wrote
 	@[ -f build/release/install_manifest.txt ] || { echo "make uninstall: nothing was installed from this folder" >&2; exit 1; }
 	@sed 's,^,$(DESTDIR),' build/release/install_manifest.txt | xargs -d '\n' $(as_root) rm -f
+	@echo "Removed what the last make install wrote (build/release/install_manifest.txt)"
 
 # From the folder of the other builds: the same objects, linked as a shared library. Whatever is built next links them anew.
 deb: deps-library  ## make libtutti0, libtutti-dev and tutti-tools in build/packages

@@ -61,7 +61,7 @@ class Killer {
 };
 
 void read_line_of(Outcome& outcome, const std::string& text) {
-  if (text.find("starts all ranks again") != std::string::npos) ++outcome.restarts;
+  if (text.find("restarting all ranks") != std::string::npos) ++outcome.restarts;
   if (text.find("the weights are") != std::string::npos) outcome.last = text;
 }
 

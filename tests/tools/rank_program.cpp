@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -33,6 +34,7 @@ bool meet_by_socket() {
   hints.ai_family = AF_INET;
   hints.ai_socktype = SOCK_STREAM;
   if (::getaddrinfo(std::getenv("MASTER_ADDR"), std::getenv("MASTER_PORT"), &hints, &list) != 0) return false;
+  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
   int fd = ::socket(AF_INET, SOCK_STREAM, 0), yes = 1;
   if (std::string(std::getenv("RANK")) == "0") {
     ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <ostream>
 #include <thread>
 
@@ -171,6 +173,22 @@ void spawn_ranks(int n, const std::function<void()>& body, const SpawnOptions& o
   if (first >= 0) rethrow_with_rank(errors[static_cast<size_t>(first)], first);
 }
 
+namespace {
+
+// An error that nobody catches ends the process without writing what the C library has kept back for a pipe or a file:
+// all that the ranks have printed.
+void launch_threads(int n, const std::function<void()>& body) {
+  try {
+    spawn_ranks(n, body);
+  } catch (...) {
+    std::cout.flush();
+    std::fflush(nullptr);
+    throw;
+  }
+}
+
+}  // namespace
+
 void launch(int n, const std::function<void()>& body) {
   check<ValueError>(n >= 1, "launch", "needs at least one rank, not {}", n);
   auto is_set = [](const char* name) {
@@ -179,7 +197,7 @@ void launch(int n, const std::function<void()>& body) {
   };
   auto variables = launcher_variables();
   if (!std::any_of(variables.begin(), variables.end(), [&](auto& v) { return is_set(v.rank) && is_set(v.size); }))
-    return spawn_ranks(n, body);
+    return launch_threads(n, body);
   world();  // throws if the variables make no sense
   body();
 }
