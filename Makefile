@@ -29,6 +29,8 @@ release = -DBUILD_SHARED_LIBS=OFF -DTUTTI_ISA=all -DTUTTI_BUILD_TESTS=ON -DTUTTI
 first = $(if $(wildcard build/release/CMakeCache.txt),,-DTUTTI_ISA=host -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF)
 # What is installed; tests and benchmarks need more packages.
 library = -DTUTTI_ISA=all -DTUTTI_BUILD_TOOLS=ON -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF $(werror)
+# The files that make install wrote, for each folder.
+manifest = build/installed$(subst /,-,$(DESTDIR)$(PREFIX)).txt
 # sudo, if the folder to install into needs it.
 as_root = $$(at='$(DESTDIR)$(PREFIX)'; while [ ! -e "$$at" ]; do at=$$(dirname "$$at"); done; [ -w "$$at" ] || command -v sudo || true)
 # What GoogleTest says it ran: an entry of CTest's is many tests.
@@ -75,16 +77,17 @@ install: deps-library  ## install the library and the program tutti (PREFIX=/usr
 	@rm -f build/release/install_manifest.txt  # of another user, maybe
 	@$(as_root) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
 	@$(if $(DESTDIR),,$(as_root) sh -c 'command -v ldconfig >/dev/null && [ "$$(id -u)" = 0 ] && ldconfig || true')
-	@echo "Installed into $(DESTDIR)$(PREFIX): the program is $(DESTDIR)$(PREFIX)/bin/tutti; all files are listed in build/release/install_manifest.txt"
+	@cp build/release/install_manifest.txt '$(manifest)'
+	@echo "Installed into $(DESTDIR)$(PREFIX): the program is $(DESTDIR)$(PREFIX)/bin/tutti; all files are listed in $(manifest)"
 
 examples: deps-library  ## build the programs of examples/ into build/release/examples
 	@$(call configure,release,$(library) -DBUILD_SHARED_LIBS=OFF)
 	@$(call build,release,tutti_examples)
 
 uninstall:  ## remove what make install wrote
-	@[ -f build/release/install_manifest.txt ] || { echo "make uninstall: nothing was installed from this folder" >&2; exit 1; }
-	@sed 's,^,$(DESTDIR),' build/release/install_manifest.txt | xargs -d '\n' $(as_root) rm -f
-	@echo "Removed what the last make install wrote (build/release/install_manifest.txt)"
+	@[ -f '$(manifest)' ] || { echo "make uninstall: nothing was installed from here into $(DESTDIR)$(PREFIX). Name the folder: PREFIX=…" >&2; exit 1; }
+	@sed 's,^,$(DESTDIR),' '$(manifest)' | xargs -d '\n' $(as_root) rm -f
+	@rm -f '$(manifest)' && echo "Removed what make install wrote into $(DESTDIR)$(PREFIX)"
 
 # From the folder of the other builds: the same objects, linked as a shared library. Whatever is built next links them anew.
 deb: deps-library  ## make libtutti0, libtutti-dev and tutti-tools in build/packages

@@ -38,6 +38,14 @@ TEST(Output, ThatARankPrintedLastArrivesHoweverItEnds) {
   }
 }
 
+// Threads of a process that nobody launched, into a pipe.
+TEST(Output, OfThreadsArrivesBeforeTheirErrorEndsTheProcess) {
+  Program p(rank_program("throw"));
+  EXPECT_EQ(p.wait(), 128 + SIGABRT);
+  EXPECT_THAT(p.out(), AllOf(HasSubstr("from printf\n"), HasSubstr("from cout\n")));
+  EXPECT_THAT(p.err(), HasSubstr("no luck"));
+}
+
 TEST(Output, ArrivesWhenItIsPrinted) {
   Folder folder;
   Program p(tutti_run({"-n", "1", "--plain"}, rank_program("wait", folder / "go")));

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -103,6 +104,11 @@ int main(int argc, char** argv) {
     return tutti::rank() < tutti::world_size() ? 0 : 1;
   } else if (what == "launch") {
     tutti::launch(2, [] { tutti::barrier(); });
+  } else if (what == "throw") {
+    tutti::launch(2, [] {
+      print_both();
+      throw std::runtime_error("no luck");
+    });
   } else if (what == "socket") {
     return meet_by_socket() ? 0 : 1;
   } else if (what == "bar") {

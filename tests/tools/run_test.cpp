@@ -140,11 +140,13 @@ TEST(Run, WhatCannotBeStartedIsSaidOnce) {
     int code;
     std::string says;
   };
+  std::filesystem::create_directory(folder / "inside");
   std::string wrong_format = "nor a script whose first line names its interpreter";
   std::vector<Case> cases = {
       {none, 127, none + " cannot be started: there is no such file. Build it"},
       {plain, 126, plain + " cannot be started: it is not executable. Make it so (chmod +x " + plain + ")"},
       {folder.path(), 126, "cannot be started: it is a folder"},
+      {"inside", 127, "it is a folder here. Name a program in it (inside/program)"},
       {bare, 126, wrong_format},
       {lost, 126, "names the interpreter /no/such/shell, which is not there"},
       {"bare", 127, "bare cannot be started: no folder of PATH has it. Did you mean ./bare?"},

@@ -65,6 +65,7 @@ std::string why_not_started(const std::string& name, const std::string& file, in
           fmt::format("no folder of PATH has it, and {} is not executable. Name its interpreter (python3 {}), "
                       "or make it executable (chmod +x {})",
                       here, file, file));
+    if (is_folder(here)) return says(fmt::format("it is a folder here. Name a program in it ({}/program)", file));
     return says("no folder of PATH has it. Name a program of PATH, or a file (./program)");
   }
   if (is_folder(file)) return says("it is a folder. Name a program in it");
